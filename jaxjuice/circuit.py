@@ -1,0 +1,418 @@
+"""`Circuit`: a DAG of nodes as pure functions of parameters and data."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.typing import ArrayLike
+
+from jaxjuice import ops
+from jaxjuice._batch import (
+    Batch,
+    leaf_log_probs,
+    make_batch,
+    missing_of,
+    observations,
+    validate_values,
+)
+from jaxjuice._errors import DataError
+from jaxjuice._flows import Flows
+from jaxjuice._parameters import NodeParameters, Params, init_params
+from jaxjuice.compiler import LeafLayer, Program, SumGroup, build_program
+from jaxjuice.distributions import Distribution, LeafGroup
+from jaxjuice.nodes import CircuitNodes
+from jaxjuice.passes import Walk, root_values, root_values_and_flows, top_down
+
+
+@dataclass(frozen=True, eq=False)
+class InputGroup:
+    """The leaves of one family and one width, whose parameters are `params["inputs"][name]`.
+
+    Attributes:
+        dist: the family.
+        constants: by name, `[P, *constant_shape, K]`.
+        param_ids: int32 `[V]`, the parameter set of every leaf; None where leaf v has set v.
+        variables: int32 `[V]`.
+        num_params, num_nodes: P and K.
+    """
+
+    dist: Distribution
+    constants: dict[str, np.ndarray]
+    param_ids: np.ndarray | None
+    variables: np.ndarray
+    num_params: int
+    num_nodes: int
+
+    def leaf(self, params: Mapping[str, Array]) -> LeafGroup:
+        """The arrays that the methods of `dist` take."""
+        ids = None if self.param_ids is None else jnp.asarray(self.param_ids)
+        constants = {name: jnp.asarray(value) for name, value in self.constants.items()}
+        return LeafGroup(dict(params), constants, ids)
+
+
+class Circuit(NodeParameters):
+    """A compiled circuit: immutable, hashable (by identity), static under `jit`, without parameters.
+
+    Parameters are a pytree of arrays in probability space, `{"sums": {group: [P, blocks, M, N]},
+    "inputs": {group: {name: [P, *shape, K]}}}`: which node's are where is the compiler's choice, and
+    `get_node_params` and its kin translate. All functions of arrays work under `jit`, `grad`, `vmap`,
+    `shard_map`, and with the batch sharded; they compute in the parameters' dtype.
+
+    Attributes:
+        root: the DAG it was compiled from.
+        program: what the compiler made of it.
+        precision: the mode of the products of its sum layers.
+    """
+
+    def __init__(self, root: CircuitNodes, program: Program, precision: str):
+        self.root = root
+        self.program = program
+        self.precision = precision
+        self.input_groups = {leaf.name: _input_group(leaf) for leaf in program.leaves}
+        self._variants: dict[str, Circuit] = {precision: self}
+
+    # What it is -----------------------------------------------------------------------------------
+
+    @property
+    def num_vars(self) -> int:
+        """The number of columns of the data: the largest variable id plus 1."""
+        return self.program.num_vars
+
+    @property
+    def num_roots(self) -> int:
+        return self.root.num_nodes
+
+    @property
+    def num_nodes(self) -> int:
+        """All nodes of the DAG, products too."""
+        return sum(vector.num_nodes for vector in self.root)
+
+    @property
+    def num_parameters(self) -> int:
+        """Distinct trainable numbers, leaves' included."""
+        return self.num_sum_parameters + self.num_input_parameters
+
+    @property
+    def num_sum_parameters(self) -> int:
+        return sum(
+            int(np.prod(group.shape)) - (0 if group.zero_mask is None else int(group.zero_mask.sum()))
+            for group in self.sum_groups.values()
+        )
+
+    @property
+    def num_input_parameters(self) -> int:
+        return sum(
+            group.num_params * group.num_nodes * group.dist.num_parameters
+            for group in self.input_groups.values()
+        )
+
+    @property
+    def sum_groups(self) -> dict[str, SumGroup]:
+        return self.program.sum_groups
+
+    def with_precision(self, precision: str | jax.lax.Precision) -> "Circuit":
+        """The same circuit in another mode; the same object whenever the mode is the same."""
+        mode = ops.canonical_precision(precision)
+        if mode not in self._variants:
+            variant = Circuit(self.root, self.program, mode)
+            variant._variants = self._variants
+            self._variants[mode] = variant
+        return self._variants[mode]
+
+    def __repr__(self) -> str:
+        return (
+            f"Circuit({self.num_vars} variables, {self.num_nodes:,} nodes, "
+            f"{self.num_parameters:,} parameters, precision='{self.precision}')"
+        )
+
+    def __str__(self) -> str:
+        program = self.program
+        numbers = sum(k * n for k, n in program.value_slots.items())
+        flows = sum(k * n for k, n in program.flow_slots.items())
+        return (
+            f"{self!r}\n{program.table()}\n"
+            f"a sample takes {numbers:,} values, and {flows:,} flows in training"
+        )
+
+    # What it computes -----------------------------------------------------------------------------
+
+    def init(self, key: Array, perturbation: float = 2.0, dtype: Any = jnp.float32) -> Params:
+        """Parameters: those that the DAG's nodes carry, and random ones for the rest.
+
+        Args:
+            key: a JAX key.
+            perturbation: sum weights are proportional to exp(-perturbation * U[0, 1)); 0 makes all
+                equal. Leaves: see `Distribution.init_params`.
+            dtype: float32, or float64 where JAX has it enabled.
+        """
+        return init_params(self, key, perturbation, dtype)
+
+    def log_likelihood(
+        self,
+        params: Params,
+        x: ArrayLike,
+        missing_mask: ArrayLike | None = None,
+        *,
+        external_log_probs: Mapping[Any, ArrayLike] | ArrayLike | None = None,
+        propagation: str | ops.Propagation = "LL",
+        alpha: float = 1.0,
+        precision: str | jax.lax.Precision | None = None,
+        validate: bool = True,
+    ) -> Array:
+        """The log-likelihood of every row of `x`.
+
+        Args:
+            params: as `init` makes them.
+            x: `[batch, num_vars]`, any numeric dtype. Category ids may be floats that are whole.
+            missing_mask: bool `[num_vars]` or `[batch, num_vars]`, True where a value is missing: it
+                is marginalized, and what `x` holds there does not matter.
+            external_log_probs: log-densities of the `External` leaves: `[batch, External variables,
+                num_nodes]`, or a dict from variable (or its input vector) to `[batch, num_nodes]`.
+            propagation: "LL", "MPE" or "GeneralLL"; see `jaxjuice.ops.Propagation`.
+            alpha: for "GeneralLL".
+            precision: a mode for this call in place of the circuit's.
+            validate: look at the values of concrete arrays on the host. Without it, and inside `jit`,
+                a value that a leaf does not take gives NaN for its row.
+
+        Returns:
+            `[batch]`, or `[batch, num_roots]` where there are several roots. -inf where a row is
+            impossible. Differentiable in the parameters, the external log-densities, and the values
+            of continuous variables; rows at -inf have gradient 0.
+
+        Raises:
+            DataError: if shapes or values do not fit the circuit.
+        """
+        call = "log_likelihood"
+        batch = make_batch(call, self.program, x, missing_mask, external_log_probs, validate)
+        walk = self._walk(propagation, alpha, precision)
+        return _log_likelihood(self, walk, params, batch)
+
+    __call__ = log_likelihood
+
+    def log_likelihood_and_flows(
+        self,
+        params: Params,
+        x: ArrayLike,
+        missing_mask: ArrayLike | None = None,
+        weights: ArrayLike | None = None,
+        *,
+        external_log_probs: Mapping[Any, ArrayLike] | ArrayLike | None = None,
+        propagation: str | ops.Propagation = "LL",
+        alpha: float = 1.0,
+        precision: str | jax.lax.Precision | None = None,
+        validate: bool = True,
+    ) -> tuple[Array, Flows]:
+        """Log-likelihoods, and the expected counts of the batch: the E-step of EM.
+
+        Args:
+            params, x, missing_mask, external_log_probs, propagation, alpha, precision, validate: as in
+                `log_likelihood`.
+            weights: the weight of each sample, `[batch]` or `[batch, num_roots]`; 1 where None.
+
+        Returns:
+            The log-likelihoods (differentiable as in `log_likelihood`), and `Flows` summed over the
+            batch (not differentiable). A row at -inf adds nothing to them but its weight. A missing
+            value adds its expected statistics. Inside `shard_map` the flows are those of the local
+            samples.
+
+        Raises:
+            DataError: if shapes or values do not fit the circuit.
+        """
+        call = "log_likelihood_and_flows"
+        batch = make_batch(call, self.program, x, missing_mask, external_log_probs, validate)
+        walk = self._walk(propagation, alpha, precision)
+        if weights is not None:
+            weights = jnp.asarray(weights)
+            rows = batch.x.shape[0]
+            if weights.shape not in ((rows,), (rows, self.num_roots)):
+                raise DataError(
+                    f"{call}: weights has shape {weights.shape}, and [{rows}] or "
+                    f"[{rows}, {self.num_roots}] is wanted, one for each row of x."
+                )
+        return _log_likelihood_and_flows(self, walk, params, batch, weights)
+
+    def top_down_flows(self, params: Params) -> Flows:
+        """The flows that one sample drawn from the circuit brings on average, of total weight 1."""
+        return _top_down_flows(self, self._walk("LL", 1.0, "fp32"), params)
+
+    def validate(self, x: ArrayLike, missing_mask: ArrayLike | None = None) -> None:
+        """Checks shapes and values of data on the host, as `log_likelihood` does.
+
+        Raises:
+            DataError: naming the column with a value that its leaves do not take.
+        """
+        x = np.asarray(x)
+        if x.ndim != 2 or x.shape[1] != self.num_vars:
+            raise DataError(
+                f"validate: x has shape {x.shape}, and [rows, {self.num_vars}] is wanted, a column "
+                "for each variable of the circuit."
+            )
+        validate_values("validate", self.program, x, missing_mask)
+
+    def to_unconstrained(self, params: Params) -> Params:
+        """The same tree with numbers that a gradient step may change freely: logits, log sigma, ...
+
+        Weights of 0 become logits of -inf, which stay so.
+        """
+        sums = {name: jnp.log(weights) for name, weights in params["sums"].items()}
+        inputs = {
+            name: group.dist.to_unconstrained(
+                params["inputs"][name], group.leaf(params["inputs"][name]).constants
+            )
+            for name, group in self.input_groups.items()
+        }
+        return {"sums": sums, "inputs": inputs}
+
+    def from_unconstrained(self, raw: Params) -> Params:
+        """The inverse of `to_unconstrained`; every raw value gives legal parameters."""
+        sums = {
+            name: _softmax(logits, self.sum_groups[name].zero_mask)
+            for name, logits in raw["sums"].items()
+        }
+        inputs = {
+            name: group.dist.from_unconstrained(
+                raw["inputs"][name], group.leaf(raw["inputs"][name]).constants
+            )
+            for name, group in self.input_groups.items()
+        }
+        return {"sums": sums, "inputs": inputs}
+
+    def _walk(self, propagation, alpha, precision) -> Walk:
+        if not isinstance(propagation, ops.Propagation):
+            if propagation not in ("LL", "MPE", "GeneralLL"):
+                raise ValueError(
+                    f"propagation={propagation!r} is unknown: take 'LL', 'MPE' or 'GeneralLL'."
+                )
+            alpha = float(alpha) if propagation == "GeneralLL" else 1.0
+            if not alpha > 0:
+                raise ValueError(f"alpha={alpha!r}: GeneralLL wants a number above 0.")
+            propagation = ops.Propagation(propagation, alpha)
+        mode = self.precision if precision is None else ops.canonical_precision(precision)
+        return Walk(self.program, propagation, mode)
+
+
+def compile(root: CircuitNodes, precision: str | jax.lax.Precision = "auto") -> Circuit:
+    """Compiles the DAG under `root`. Runs no jax computation.
+
+    Args:
+        root: a node vector; its nodes are the circuit's roots.
+        precision: the mode of the products of sum layers on NVIDIA GPUs: "auto", "bf16", "tf32",
+            "fp32", JAX's names "default", "high", "highest", or a `jax.lax.Precision`.
+
+    Returns:
+        The circuit.
+    """
+    if not isinstance(root, CircuitNodes):
+        raise TypeError(f"compile: root is a {type(root).__name__}, and a node vector is wanted.")
+    return Circuit(root, build_program(root), ops.canonical_precision(precision))
+
+
+def _input_group(leaf: LeafLayer) -> InputGroup:
+    return InputGroup(
+        leaf.dist, leaf.constants, leaf.param_ids, leaf.variables, leaf.num_params, leaf.num_nodes
+    )
+
+
+def _dtype(params: Params) -> np.dtype:
+    """The dtype to compute in: the widest of the parameters'."""
+    leaves = jax.tree.leaves(params)
+    widest = max((leaf.dtype for leaf in leaves), key=lambda dtype: dtype.itemsize, default=None)
+    return np.dtype(np.float32) if widest is None else np.dtype(widest)
+
+
+def _leaf_values(pc: Circuit, params: Params, batch: Batch) -> list[Array]:
+    dtype, values = _dtype(params), []
+    axes = ops.varying_axes(batch, params)
+    for leaf in pc.program.leaves:
+        group = pc.input_groups[leaf.name].leaf(params["inputs"][leaf.name])
+        group = ops.match_varying(group, axes)
+        values.append(leaf_log_probs(leaf, group, ops.match_varying(batch, axes), dtype))
+    return values
+
+
+def _weights(params: Params) -> dict[str, Array]:
+    dtype = _dtype(params)
+    return {name: weights.astype(dtype) for name, weights in params["sums"].items()}
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _log_likelihood(pc: Circuit, walk: Walk, params: Params, batch: Batch) -> Array:
+    lls = root_values(walk, _weights(params), _leaf_values(pc, params, batch))
+    return lls[:, 0] if pc.num_roots == 1 else lls
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _log_likelihood_and_flows(
+    pc: Circuit, walk: Walk, params: Params, batch: Batch, weights: Array | None
+) -> tuple[Array, Flows]:
+    leaf_values, theta = _leaf_values(pc, params, batch), _weights(params)
+    shape = (batch.x.shape[0], pc.num_roots)
+    if weights is None:
+        root_flows = jnp.ones(shape, _dtype(params))
+    else:
+        weights = weights.astype(_dtype(params)).reshape(shape[0], -1)
+        root_flows = jnp.broadcast_to(weights, shape)
+    lls, gradients, leaf_flows = root_values_and_flows(walk, theta, leaf_values, root_flows)
+    sums = {name: theta[name] * gradient for name, gradient in gradients.items()}
+    inputs = {
+        leaf.name: _statistics(pc, params, leaf, batch, flows)
+        for leaf, flows in zip(pc.program.leaves, leaf_flows, strict=True)
+    }
+    flows = Flows(sums, inputs, root_flows.sum())
+    return (lls[:, 0] if pc.num_roots == 1 else lls), flows
+
+
+def _statistics(pc: Circuit, params: Params, leaf: LeafLayer, batch: Batch, flows: Array):
+    """The family's sufficient statistics: observed values as they are, missing ones expected."""
+    axes = ops.varying_axes(batch, flows)
+    group = pc.input_groups[leaf.name].leaf(params["inputs"][leaf.name])
+    group, batch = ops.match_varying((group, batch), axes)
+    missing = missing_of(leaf, batch)
+    zero = jnp.zeros_like(flows)
+    observed = flows if missing is None else jnp.where(missing, zero, flows)
+    x = observations(leaf, batch)
+    statistics = leaf.dist.statistics(group, x, observed)
+    if missing is None:
+        return statistics
+    total = jnp.where(missing, flows, zero).sum(1)
+    return _add_expected(group, leaf, statistics, total)
+
+
+def _add_expected(group: LeafGroup, leaf: LeafLayer, statistics, total: Array):
+    """Adds the expected statistics of flows `total` `[V, K]` of unobserved leaves."""
+    expected = leaf.dist.expected_statistics(group)
+    if not expected:
+        return {}
+    pooled = group.pool(total)
+
+    def add(name: str) -> Array:
+        per_node = pooled.reshape(pooled.shape[0], *[1] * (expected[name].ndim - 2), -1)
+        more = expected[name] * per_node
+        return more if statistics is None else statistics[name] + more
+
+    return {name: add(name) for name in expected}
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _top_down_flows(pc: Circuit, walk: Walk, params: Params) -> Flows:
+    theta = _weights(params)
+    totals, leaf_totals = top_down(walk, theta)
+    sums = {name: total[..., None] * theta[name] for name, total in totals.items()}
+    inputs = {
+        leaf.name: _add_expected(
+            pc.input_groups[leaf.name].leaf(params["inputs"][leaf.name]), leaf, None, total
+        )
+        for leaf, total in zip(pc.program.leaves, leaf_totals, strict=True)
+    }
+    return Flows(sums, inputs, jnp.ones((), _dtype(params)))
+
+
+def _softmax(logits: Array, zero_mask: np.ndarray | None) -> Array:
+    if zero_mask is not None:
+        logits = jnp.where(zero_mask, jnp.full_like(logits, -jnp.inf), logits)
+    return jax.nn.softmax(logits, axis=-1)

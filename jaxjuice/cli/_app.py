@@ -1,0 +1,49 @@
+"""The commands as one program."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import jax
+import typer
+
+from jaxjuice.cli._evaluate import evaluate
+from jaxjuice.cli._info import info
+from jaxjuice.cli._sample import sample
+from jaxjuice.cli._train import train
+
+app = typer.Typer(
+    name="jaxjuice",
+    help="Probabilistic circuits: train a model on a table of numbers, evaluate it, sample it.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for _command in (train, evaluate, sample, info):
+    app.command()(_command)
+
+
+def main() -> None:
+    """Runs the command line `jaxjuice`."""
+    use_compilation_cache()
+    app()
+
+
+def use_compilation_cache() -> None:
+    """Lets JAX keep compiled programs between runs, in the user's cache folder.
+
+    Does nothing where the user chose a folder by JAX_COMPILATION_CACHE_DIR, or none can be written.
+    """
+    if os.environ.get("JAX_COMPILATION_CACHE_DIR"):
+        return
+    try:
+        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        folder = base / "jaxjuice" / "compiled"
+        folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, RuntimeError):
+        return
+    if os.access(folder, os.W_OK):
+        jax.config.update("jax_compilation_cache_dir", str(folder))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)

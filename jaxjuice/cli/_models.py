@@ -1,0 +1,41 @@
+"""What the commands that read a model share."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from jaxjuice._errors import DataError
+from jaxjuice.circuit import Circuit
+from jaxjuice.data import Dataset
+from jaxjuice.io import ModelInfo, load, model_info
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[tuple[Circuit, Any, ModelInfo]]:
+    """A model with its parameters, and with JAX in double precision if the model is."""
+    about = model_info(path)
+    with jax.enable_x64(True) if about.dtype == "float64" else contextlib.nullcontext():
+        pc, params = load(path)
+        yield pc, params, about
+
+
+def fitting_columns(path: Path, about: ModelInfo, data: Dataset) -> Dataset:
+    """The columns of a data set that a model was trained on.
+
+    Raises:
+        DataError: the data have other columns, or another number of them.
+    """
+    columns = about.metadata.get("columns")
+    if columns and data.columns is not None:
+        return data.select(tuple(columns))
+    if data.num_vars != about.num_vars:
+        raise DataError(
+            f"{data.source} has {data.num_vars} columns, "
+            f"and the model {path} takes {about.num_vars}."
+        )
+    return data

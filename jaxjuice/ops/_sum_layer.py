@@ -1,0 +1,188 @@
+"""Sum layers in log space, one product for each of X blocks of nodes.
+
+Letters as everywhere: e child values (log), p = exp(e - m), s = sum_j theta_j p_j, v node values,
+f node flows, q = f / s. A value is kept as `relative + scale` with one scale a sample and slot, so that
+log-likelihoods of thousands of nats lose no digits in the flows.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+
+from jaxjuice.ops._precision import dot
+
+
+@dataclass(frozen=True)
+class Propagation:
+    """How a sum node combines its children.
+
+    "LL": v = log sum_c theta_c exp(e_c). "MPE": v = max_c (log theta_c + e_c). "GeneralLL":
+    v = 1/alpha log sum_c (theta_c exp(e_c))^alpha, which is LL at alpha = 1 and tends to MPE.
+    """
+
+    algorithm: Literal["LL", "MPE", "GeneralLL"] = "LL"
+    alpha: float = 1.0
+
+    @property
+    def is_max(self) -> bool:
+        return self.algorithm == "MPE"
+
+
+LL = Propagation()
+
+
+def exponentiate(
+    e: jax.Array, scale: jax.Array, propagation: Propagation
+) -> tuple[jax.Array, jax.Array]:
+    """Shifts child values by their maximum, and exponentiates them unless maxima are propagated.
+
+    Args:
+        e: `[X, C, B, w]`, relative values of C runs of children.
+        scale: `[X, C, B]`, their scales.
+        propagation: "LL" gives exp(e - m), "GeneralLL" exp(alpha (e - m)), "MPE" e - m.
+
+    Returns:
+        p `[X, B, C * w]` and the shift m `[X, B]` (scale included; finite even where all are -inf).
+    """
+    blocks, elements, batch, width = e.shape
+    if elements == 1:
+        shift, e = scale[:, 0], e[:, 0]
+    else:
+        shift = scale.max(1)
+        e = e + (scale - shift[:, None])[..., None]
+        e = e.transpose(0, 2, 1, 3).reshape(blocks, batch, elements * width)
+    m = e.max(-1)
+    m = jnp.where(m == -jnp.inf, jnp.zeros_like(m), m)
+    e = e - m[..., None]
+    if not propagation.is_max:
+        e = jnp.exp(e if propagation.algorithm == "LL" else e * _alpha(e, propagation))
+    return e, shift + m
+
+
+def sum_layer_forward(
+    p: jax.Array, weights: jax.Array, propagation: Propagation, precision: str
+) -> jax.Array:
+    """Node values relative to the shift of `exponentiate`.
+
+    Args:
+        p: `[X, B, N]` as `exponentiate` returns it.
+        weights: theta `[X, M, N]`.
+
+    Returns:
+        `[X, B, M]`; exactly -inf where no child with a positive weight is alive.
+    """
+    if propagation.is_max:
+        return (jnp.log(weights)[:, None] + p[:, :, None]).max(-1)
+    weights = _powered(weights, propagation)
+    s = dot(
+        p,
+        weights,
+        ((2,), (2,)),
+        batch=((0,), (0,)),
+        precision=precision,
+        pass_="forward",
+        num_samples=p.shape[1],
+    )
+    value = jnp.log(s)
+    return value if propagation.algorithm == "LL" else value / _alpha(value, propagation)
+
+
+def flow_ratio(v: jax.Array, f: jax.Array, propagation: Propagation) -> jax.Array:
+    """q = f / s `[X, B, M]`, 0 where f or s is; for "MPE" f itself, 0 where the node is -inf.
+
+    Args:
+        v: `[X, B, M]`, what `sum_layer_forward` returned.
+        f: `[X, B, M]`, the flows of the nodes.
+    """
+    # Padding may see another slot's values, where exp(-v) overflows; its flow is 0.
+    live = (f != 0) & (v > -jnp.inf)
+    if propagation.is_max:
+        return jnp.where(live, f, jnp.zeros_like(f))
+    v = v if propagation.algorithm == "LL" else v * _alpha(v, propagation)
+    largest = float(jnp.finfo(v.dtype).maxexp) * 0.69  # exp stays finite where s is denormal
+    return jnp.where(live, f * jnp.exp(jnp.minimum(-v, largest)), jnp.zeros_like(f))
+
+
+def sum_layer_backward(
+    p: jax.Array, q: jax.Array, weights: jax.Array, propagation: Propagation, precision: str
+) -> tuple[jax.Array, jax.Array]:
+    """What the nodes' flows do to their children.
+
+    Args:
+        p: `[X, B, N]` as `exponentiate` returns it.
+        q: `[X, B, M]` as `flow_ratio` returns it.
+        weights: theta `[X, M, N]`.
+
+    Returns:
+        Element flows `[X, B, N]`, and the factor that `sum_layer_weight_gradient` takes beside q
+        (kept apart, so that the gradient is one product over all steps): p, or for "MPE" the chosen
+        children `[X, B, M]`, the lowest where several tie.
+    """
+    if propagation.is_max:
+        best = jnp.argmax(jnp.log(weights)[:, None] + p[:, :, None], axis=-1).astype(jnp.int32)
+        x, b = _row_indices(best)
+        return jnp.zeros_like(p).at[x, b, best].add(q), best
+    weights = _powered(weights, propagation)
+    back = dot(
+        q,
+        weights,
+        ((2,), (1,)),
+        batch=((0,), (0,)),
+        precision=precision,
+        pass_="backward",
+        num_samples=p.shape[1],
+    )
+    return p * back, p
+
+
+def sum_layer_weight_gradient(
+    q: jax.Array, p: jax.Array, weights: jax.Array, propagation: Propagation, precision: str
+) -> jax.Array:
+    """d LL / d theta `[X, M, N]`, summed over samples. theta times it are the parameter flows.
+
+    Args:
+        q, p: `[X, B, M]` and `[X, B, N]` (for "MPE" flows and chosen children, both `[X, B, M]`).
+        weights: theta `[X, M, N]`.
+    """
+    if propagation.is_max:
+        x, _ = _row_indices(p)
+        nodes = jnp.arange(p.shape[2], dtype=jnp.int32)
+        counts = jnp.zeros_like(weights).at[x, nodes, p].add(q)
+        safe = jnp.where(weights > 0, weights, jnp.ones_like(weights))
+        return jnp.where(weights > 0, counts / safe, jnp.zeros_like(counts))
+    gradient = dot(
+        q,
+        p,
+        ((1,), (1,)),
+        batch=((0,), (0,)),
+        precision=precision,
+        pass_="backward",
+        num_samples=p.shape[1],
+    )
+    if propagation.algorithm == "LL":
+        return gradient
+    power = _alpha(weights, propagation) - 1
+    positive = weights > 0
+    safe = jnp.where(positive, weights, jnp.ones_like(weights))
+    return jnp.where(positive, gradient * safe**power, jnp.zeros_like(gradient))
+
+
+def _alpha(like: jax.Array, propagation: Propagation) -> jax.Array:
+    return jnp.asarray(propagation.alpha, like.dtype)
+
+
+def _powered(weights: jax.Array, propagation: Propagation) -> jax.Array:
+    if propagation.algorithm == "LL":
+        return weights
+    positive = weights > 0
+    safe = jnp.where(positive, weights, jnp.ones_like(weights))
+    powered = safe ** _alpha(weights, propagation)
+    return jnp.where(positive, powered, jnp.zeros_like(weights))
+
+
+def _row_indices(index: jax.Array) -> tuple[jax.Array, jax.Array]:
+    blocks, batch, _ = index.shape
+    x = jnp.arange(blocks, dtype=jnp.int32)[:, None, None]
+    return x, jnp.arange(batch, dtype=jnp.int32)[None, :, None]

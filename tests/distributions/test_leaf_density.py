@@ -1,0 +1,214 @@
+"""Contract of every family: log-densities, their gradients, what illegal and strange data do."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from leaf_cases import CASES, LEARNING, Case, jitted, make_leaf, reference_log_prob
+
+from jaxjuice.distributions import LeafGroup
+
+TIED = [0, 1, 1, 2, 0]
+
+
+def cases(selection=CASES):
+    return pytest.mark.parametrize("case", selection, ids=lambda case: case.name)
+
+
+def draw_values(case: Case, shape, seed=0) -> np.ndarray:
+    return np.random.default_rng(seed).choice(case.values, shape)
+
+
+@pytest.fixture(params=["float32", "float64"])
+def dtype(request):
+    with jax.enable_x64(request.param == "float64"):
+        yield jnp.dtype(request.param)
+
+
+@pytest.fixture
+def x64():
+    with jax.enable_x64(True):
+        yield
+
+
+@cases()
+@pytest.mark.parametrize("param_ids", [None, TIED], ids=["own", "tied"])
+def test_log_prob_is_the_density(case, param_ids, dtype):
+    leaf = make_leaf(case, param_ids=param_ids, dtype=dtype)
+    num_leaves = 3 if param_ids is None else 5
+    # Small and large batches take different ways through tables.
+    for batch in (1, 16) if param_ids is None else (0, 7, 17):
+        x = draw_values(case, (num_leaves, batch))
+        log_probs = jitted(case.dist, "log_prob")(leaf, jnp.asarray(x))
+        expected = reference_log_prob(case, leaf, x)
+        assert log_probs.shape == expected.shape == (num_leaves, batch, 3)
+        assert log_probs.dtype == dtype
+        tolerance = 3e-6 if dtype == jnp.float32 else 1e-12
+        np.testing.assert_allclose(log_probs, expected, rtol=tolerance, atol=4 * tolerance)
+
+
+@cases()
+def test_probabilities_sum_to_one(case, x64):
+    leaf = make_leaf(case, dtype=jnp.float64)
+    if case.support is None:
+        grid = np.linspace(-12, 12, 4001)
+        mu, sigma = (np.asarray(leaf.params[name])[0, 0] for name in ("mu", "sigma"))
+        x = np.broadcast_to(mu + sigma * grid, (3, grid.size))
+        density = np.exp(np.asarray(jitted(case.dist, "log_prob")(leaf, jnp.asarray(x)))[0, :, 0])
+        np.testing.assert_allclose(np.trapezoid(density, x[0]), 1, atol=1e-10)
+    else:
+        x = jnp.broadcast_to(jnp.asarray(case.support), (3, case.support.size))
+        total = jnp.exp(jitted(case.dist, "log_prob")(leaf, x)).sum(axis=1)
+        certain = not case.dist.param_shapes()
+        expected = reference_log_prob(case, leaf, np.asarray(x)) if certain else None
+        wanted = np.exp(expected).sum(axis=1) if certain else np.ones((3, 3))
+        np.testing.assert_allclose(total, wanted, atol=1e-12)
+        np.testing.assert_allclose(wanted, 1)
+
+
+@cases(LEARNING)
+@pytest.mark.parametrize("batch", [2, 40])
+def test_gradient_is_that_of_finite_differences(case, batch, x64):
+    leaf = make_leaf(case, param_ids=TIED, dtype=jnp.float64)
+    x = jnp.asarray(draw_values(case, (5, batch)))
+    weight = np.random.default_rng(1).normal(size=(5, batch, 3))
+    weight = jnp.where(
+        jnp.isfinite(jitted(case.dist, "log_prob")(leaf, x)), jnp.asarray(weight), 0.0
+    )
+
+    def objective(params):
+        log_probs = case.dist.log_prob(LeafGroup(params, leaf.constants, leaf.param_ids), x)
+        return jnp.sum(jnp.where(weight == 0, 0.0, weight * log_probs))
+
+    gradient = jax.jit(jax.grad(objective))(leaf.params)
+    evaluate = jax.jit(objective)
+    for name, array in leaf.params.items():
+        assert gradient[name].shape == array.shape
+        for index in np.ndindex(*array.shape):
+            if name == "prob" and float(array[index]) in (0.0, 1.0):
+                assert np.isfinite(gradient[name][index])  # one-sided: see the next test
+                continue
+            step = 1e-6 * max(1.0, abs(float(array[index])))
+            if name == "probs" and array[index] == 0:
+                assert gradient[name][index] == 0
+                continue
+            above = evaluate({**leaf.params, name: array.at[index].add(step)})
+            below = evaluate({**leaf.params, name: array.at[index].add(-step)})
+            slope = (above - below) / (2 * step)
+            np.testing.assert_allclose(gradient[name][index], slope, rtol=2e-5, atol=2e-5)
+
+
+@cases(LEARNING)
+@pytest.mark.parametrize("batch", [2, 40])
+def test_zero_cotangents_give_zero_gradients(case, batch):
+    leaf = make_leaf(case)
+    x = jnp.asarray(draw_values(case, (3, batch)))
+
+    @jax.jit
+    def pull_back(params, cotangent):
+        rule = jax.vjp(lambda p: case.dist.log_prob(LeafGroup(p, leaf.constants), x), params)[1]
+        return rule(cotangent)[0]
+
+    for array in pull_back(leaf.params, jnp.zeros((3, batch, 3))).values():
+        np.testing.assert_array_equal(array, 0)
+
+
+@cases()
+def test_illegal_values_are_nan_in_their_own_entries_only(case, dtype):
+    leaf = make_leaf(case, dtype=dtype)
+    x = draw_values(case, (3, 6)).astype(dtype)
+    good = jitted(case.dist, "log_prob")(leaf, jnp.asarray(x))
+    bad = x.copy()
+    bad[0, 0], bad[1, 2], bad[2, 5] = np.nan, np.inf, -np.inf
+    spoiled = np.zeros((3, 6), bool)
+    spoiled[[0, 1, 2], [0, 2, 5]] = True
+    if case.dist.is_discrete and "literal" not in case.name:
+        bad[0, 3], bad[1, 1], bad[1, 4], bad[2, 0] = -1, 0.5, 3e9, 1e30
+        spoiled[[0, 1, 1, 2], [3, 1, 4, 0]] = True
+    log_probs = np.asarray(jitted(case.dist, "log_prob")(leaf, jnp.asarray(bad)))
+    assert np.isnan(log_probs[spoiled]).all()
+    np.testing.assert_array_equal(log_probs[~spoiled], np.asarray(good)[~spoiled])
+
+    def total(params):
+        found = case.dist.log_prob(LeafGroup(params, leaf.constants), jnp.asarray(bad))
+        return jnp.sum(jnp.where(jnp.isfinite(found), found, 0))
+
+    for array in jax.jit(jax.grad(total))(leaf.params).values():
+        assert np.isfinite(array).all()
+
+
+@cases([case for case in CASES if case.support is not None and "poisson" not in case.name])
+def test_first_value_out_of_range_is_illegal(case):
+    if "literal" in case.name:
+        pytest.skip("a literal takes every number")
+    leaf = make_leaf(case)
+    top = case.support.max()
+    for number_type in (np.int32, np.uint8, np.float32):
+        if top + 1 > 255:
+            continue
+        x = jnp.asarray(np.full((3, 2), [top, top + 1], number_type))
+        log_probs = jitted(case.dist, "log_prob")(leaf, x)
+        assert not np.isnan(log_probs[:, 0]).any()
+        assert np.isnan(log_probs[:, 1]).all()
+
+
+@cases()
+def test_any_numeric_dtype_reads_the_same(case):
+    leaf = make_leaf(case)
+    x = np.asarray([[0, 1, 1, 0, 1], [1, 0, 0, 0, 1], [0, 0, 1, 0, 0]])
+    x = np.minimum(x, case.values.max()) if case.support is not None else x
+    expected = jitted(case.dist, "log_prob")(leaf, jnp.asarray(x, jnp.int32))
+    numbers = ["bool", "uint8", "int8", "int16", "uint16", "uint32"]
+    numbers += ["float16", "bfloat16", "float32"]
+    for name in numbers:
+        found = jitted(case.dist, "log_prob")(leaf, jnp.asarray(x).astype(name))
+        assert found.dtype == jnp.float32
+        np.testing.assert_array_equal(found, expected, err_msg=name)
+        flows = jnp.ones((3, 5, 3))
+        by_dtype = jitted(case.dist, "statistics")(leaf, jnp.asarray(x).astype(name), flows)
+        for key, value in jitted(case.dist, "statistics")(
+            leaf, jnp.asarray(x, jnp.int32), flows
+        ).items():
+            np.testing.assert_array_equal(by_dtype[key], value)
+
+
+@cases()
+def test_wide_dtypes_read_the_same(case, x64):
+    leaf = make_leaf(case)
+    x = np.zeros((3, 5), int)
+    expected = jitted(case.dist, "log_prob")(leaf, jnp.asarray(x, jnp.int32))
+    for name in ("int64", "uint64", "float64"):
+        found = jitted(case.dist, "log_prob")(leaf, jnp.asarray(x).astype(name))
+        np.testing.assert_array_equal(found, expected, err_msg=name)
+    huge = jnp.full((3, 1), 2**32)  # 0, if it were cut to 32 bits
+    found = jitted(case.dist, "log_prob")(leaf, huge)
+    if case.support is None:
+        assert np.isfinite(found).all()
+    else:
+        assert not np.any(found > -np.inf)
+
+
+@cases()
+def test_jit_and_vmap_change_nothing(case):
+    leaf = make_leaf(case, param_ids=TIED)
+    x = jnp.asarray(draw_values(case, (5, 7)))
+    eager = case.dist.log_prob(leaf, x)
+    compiled = jitted(case.dist, "log_prob")(leaf, x)
+    np.testing.assert_allclose(compiled, eager, rtol=1e-6, atol=1e-6)
+    other = make_leaf(case, param_ids=TIED, seed=10)
+    both = jax.tree.map(lambda a, b: jnp.stack([a, b]), leaf.params, other.params)
+
+    def objective(params):
+        log_probs = case.dist.log_prob(LeafGroup(params, leaf.constants, leaf.param_ids), x)
+        return jnp.sum(jnp.where(jnp.isfinite(log_probs), log_probs, 0))
+
+    single = jax.jit(jax.value_and_grad(objective))
+    if both:
+        values, gradients = jax.jit(jax.vmap(jax.value_and_grad(objective)))(both)
+        for index, params in enumerate((leaf.params, other.params)):
+            value, gradient = single(params)
+            np.testing.assert_allclose(values[index], value, rtol=1e-5)
+            for name in gradient:
+                np.testing.assert_allclose(
+                    gradients[name][index], gradient[name], rtol=1e-4, atol=1e-5
+                )
