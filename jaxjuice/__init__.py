@@ -2,6 +2,8 @@
 
 from jaxjuice import distributions as distributions
 from jaxjuice import optim as optim
+from jaxjuice import queries as queries
+from jaxjuice import structures as structures
 from jaxjuice import training as training
 from jaxjuice._errors import DataError as DataError
 from jaxjuice._errors import ModelFileError as ModelFileError

@@ -275,17 +275,13 @@ CASES = [
     _masked("rev_range", [[1, 4], [0, 6], [2, 2]]),
     _binomial("bernoulli", 1, dists.Bernoulli()),
     _binomial("bernoulli_certain", 1, dists.Bernoulli(), [0.0, 1.0, 0.25]),
-    _binomial("binomial_6", 6, dists.Binomial(6)),
     _binomial("binomial_300", 300, dists.Binomial(300)),
     _binomial("binomial_certain", 6, dists.Binomial(6), [0.0, 1.0, 0.25]),
     _poisson("poisson", dists.Poisson(), 2.0),
     _poisson("poisson_prior", dists.Poisson(rate=50.0), 50.0),
-    _gaussian("gaussian", dists.Gaussian(), 0.0, 1.0),
     _gaussian("gaussian_far", dists.Gaussian(mu=30.0, sigma=2.0, min_sigma=0.5), 30.0, 2.0),
     _gaussian("gaussian_center", dists.Gaussian(), -5.0, 3.0, {"center": -4.0}),
     _logistic("logistic", (-1.0, 1.0), 8),
-    _logistic("logistic_1", (0.0, 2.0), 1),
-    _certain("indicator", dists.Indicator(4), lambda c: c["state"], np.arange(4)),
     _certain(
         "indicator_states",
         dists.Indicator(9),
@@ -293,7 +289,6 @@ CASES = [
         np.arange(9),
         {"state": [7, 0, 7]},
     ),
-    _certain("literal", dists.Literal(1), lambda c: 1, [0, 1, 5]),
     _certain("literal_half", dists.Literal(0.5), lambda c: 0.5, [0.0, 0.5, 5.0]),
 ]
 

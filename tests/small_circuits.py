@@ -6,8 +6,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import oracle
+import random_circuits
 
 import jaxjuice as juice
+from jaxjuice.nodes import InputNodes, SumNodes
+
+# A program that runs for milliseconds is not worth optimizing: so it compiles four times faster.
+FAST_COMPILE = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+if jax.__version_info__ < (0, 11):  # later versions do not know this option
+    FAST_COMPILE["xla_cpu_use_fusion_emitters"] = False
 
 
 @functools.cache
@@ -54,14 +62,29 @@ def categorical_data(num_rows=100, num_vars=3, num_cats=3, seed=0, dtype=np.uint
     return np.where(is_noise, noise, cluster).astype(dtype)
 
 
-@functools.partial(jax.jit, static_argnames="tx")
+@functools.partial(jax.jit, static_argnames="tx", compiler_options=FAST_COMPILE)
 def updated(tx, flows, state, params):
     """One update: (new parameters, new state)."""
     updates, state = tx.update(flows, state, params)
     return optax.apply_updates(params, updates), state
 
 
-@functools.partial(jax.jit, static_argnames=("pc", "dtype"))
+@functools.partial(jax.jit, static_argnames="pc", compiler_options=FAST_COMPILE)
+def flows_of(pc, params, x, missing_mask=None, weights=None):
+    """The flows of a batch."""
+    return pc.log_likelihood_and_flows(params, x, missing_mask, weights=weights)[1]
+
+
 def initial(pc, seed=0, dtype=jnp.float32):
-    """`pc.init`, compiled as a whole (eagerly it compiles every operation)."""
-    return pc.init(jax.random.key(seed), dtype=dtype)
+    """Random parameters, made on the host: `pc.init` would compile its random numbers."""
+    rng = np.random.default_rng(seed)
+    values = {}
+    for ns in {ns.get_source(): None for ns in pc.root}:
+        if isinstance(ns, InputNodes):
+            values[ns] = random_circuits.random_leaf_params(rng, ns)
+        elif isinstance(ns, SumNodes):
+            shape = (ns.edge_ids.shape[1], ns.block_size, ns.ch_block_size)
+            free = 1.0 if ns.zero_param_mask is None else ~ns.zero_param_mask
+            weights = oracle.dense_weights(ns, (rng.gamma(1.0, size=shape) + 0.1) * free)
+            values[ns] = oracle.edge_layout(ns, weights / weights.sum(1, keepdims=True))
+    return pc.params_from_nodes(values, dtype)

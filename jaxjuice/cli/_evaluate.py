@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jaxjuice.cli._guard import guarded, say
-from jaxjuice.cli._models import fitting_columns, opened
+from jaxjuice.cli._models import check_columns, opened
 from jaxjuice.cli._options import (
     BatchSizeOption,
     DataArgument,
@@ -31,8 +31,9 @@ def evaluate(
     """Print the mean log-likelihood of DATA under MODEL."""
     del debug
     with opened(model) as (pc, params, about):
-        rows = load_dataset(data, missing=missing).drop(tuple(drop or ()))
-        rows = fitting_columns(model, about, rows)
+        columns = about.metadata.get("columns")
+        rows = load_dataset(data, missing=missing, columns=columns, drop=drop or ())
+        check_columns(model, about, rows)
         pc = pc.with_precision(precision.value)
         result = evaluate_data(
             pc, params, rows.values, batch_size=batch_size, missing_mask=rows.missing

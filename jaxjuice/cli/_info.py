@@ -63,5 +63,10 @@ def readable_bytes(size: int) -> str:
 
 
 def _short(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value)
+    if isinstance(value, dict):
+        text = ", ".join(f"{name} {_short(item)}" for name, item in value.items())
+    elif isinstance(value, float):
+        text = f"{value:.6g}"
+    else:
+        text = value if isinstance(value, str) else json.dumps(value)
     return text if len(text) <= 200 else text[:197] + "..."

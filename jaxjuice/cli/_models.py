@@ -24,18 +24,14 @@ def opened(path: Path) -> Iterator[tuple[Circuit, Any, ModelInfo]]:
         yield pc, params, about
 
 
-def fitting_columns(path: Path, about: ModelInfo, data: Dataset) -> Dataset:
-    """The columns of a data set that a model was trained on.
+def check_columns(path: Path, about: ModelInfo, data: Dataset) -> None:
+    """Checks that data have as many columns as the model has variables.
 
     Raises:
-        DataError: the data have other columns, or another number of them.
+        DataError: they have not.
     """
-    columns = about.metadata.get("columns")
-    if columns and data.columns is not None:
-        return data.select(tuple(columns))
     if data.num_vars != about.num_vars:
         raise DataError(
             f"{data.source} has {data.num_vars} columns, "
             f"and the model {path} takes {about.num_vars}."
         )
-    return data

@@ -17,6 +17,7 @@ from jaxjuice.cli._image import encode_png, image_grid, image_range, is_png
 from jaxjuice.cli._models import opened
 from jaxjuice.cli._options import DebugOption, ModelArgument, SeedOption
 from jaxjuice.io import atomic_writer, check_writable
+from jaxjuice.queries import sample as draw
 
 _FORMATS = (".png", ".npy", ".csv")
 
@@ -52,8 +53,6 @@ def sample(
 
 def draw_samples(pc: Circuit, params: Any, num: int, seed: int) -> np.ndarray:
     """Samples `[num, num_vars]`."""
-    from jaxjuice.queries import sample as draw
-
     return np.asarray(draw(pc, params, jax.random.key(seed), num))
 
 

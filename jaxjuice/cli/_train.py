@@ -103,7 +103,7 @@ def train(
     """Train a circuit on DATA, and write it to a model file."""
     del debug
     check_writable(out)
-    rows = load_dataset(data, missing=missing).drop(tuple(drop or ()))
+    rows = load_dataset(data, missing=missing, drop=drop or ())
     if image_shape is not None:
         rows = rows.with_image_shape(parse_shape(image_shape))
     metadata = describe_data(rows)

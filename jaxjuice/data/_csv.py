@@ -9,13 +9,21 @@ import itertools
 import numpy as np
 
 from jaxjuice._errors import DataError
-from jaxjuice.data._dataset import Dataset, build_dataset
+from jaxjuice.data._dataset import Dataset, build_dataset, wanted_columns
 
 # Cells that mean "no value here" when written in any case.
 _EMPTY_CELLS = frozenset(("", "nan", "na", "n/a", "null", "none", "?"))
 
 
-def read_csv(content: bytes, *, source: str, missing: str | None, is_tsv: bool = False) -> Dataset:
+def read_csv(
+    content: bytes,
+    *,
+    source: str,
+    missing: str | None,
+    columns: tuple[str, ...] | None = None,
+    drop: tuple[str, ...] = (),
+    is_tsv: bool = False,
+) -> Dataset:
     """Reads delimited text.
 
     Columns are separated by commas, semicolons or tabs (whichever the first line has most of). The
@@ -25,6 +33,8 @@ def read_csv(content: bytes, *, source: str, missing: str | None, is_tsv: bool =
         content: the bytes of the file, UTF-8.
         source: what messages call the file.
         missing: as in `load_dataset`; without it a cell without a number is an error.
+        columns: the columns to read, in this order, if the file has names; None for all.
+        drop: names of columns not to read.
         is_tsv: separate columns by tabs whatever the first line looks like.
 
     Raises:
@@ -41,14 +51,16 @@ def read_csv(content: bytes, *, source: str, missing: str | None, is_tsv: bool =
     if first is None:
         raise DataError(f"{source} is empty.")
     delimiter = "\t" if is_tsv else max(",;\t", key=first.count)
-    columns = _header(next(csv.reader([first], delimiter=delimiter)))
-    values = _read_clean(lines, delimiter, has_header=columns is not None)
-    if values is not None and (columns is None or values.shape[1] == len(columns)):
-        labels = _line_labels(lines, columns is not None) if np.isnan(values).any() else None
-        return build_dataset(
-            values, source=source, missing=missing, columns=columns, row_labels=labels
-        )
-    return _read_line_by_line(text, delimiter, columns, source, missing)
+    names = _header(next(csv.reader([first], delimiter=delimiter)))
+    wanted = wanted_columns(source, names, columns, drop)
+    if wanted is None or wanted == names:
+        values = _read_clean(lines, delimiter, has_header=names is not None)
+        if values is not None and (names is None or values.shape[1] == len(names)):
+            labels = _line_labels(lines, names is not None) if np.isnan(values).any() else None
+            return build_dataset(
+                values, source=source, missing=missing, columns=names, row_labels=labels
+            )
+    return _read_line_by_line(text, delimiter, names, wanted, source, missing)
 
 
 def _header(cells: list[str]) -> tuple[str, ...] | None:
@@ -89,19 +101,21 @@ def _line_labels(lines: list[str], has_header: bool) -> list[str]:
 
 
 def _read_line_by_line(
-    text: str, delimiter: str, columns: tuple[str, ...] | None, source: str, missing: str | None
+    text: str,
+    delimiter: str,
+    names: tuple[str, ...] | None,
+    wanted: tuple[str, ...] | None,
+    source: str,
+    missing: str | None,
 ) -> Dataset:
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
+    chosen = None if names is None or wanted is None else [names.index(name) for name in wanted]
+    width = len(names) if names is not None else None
     rows, labels = [], []
-    width = len(columns) if columns is not None else None
     try:
         numbered = ((reader.line_num, row) for row in reader)
-        content = (
-            (line, row)
-            for line, row in numbered
-            if any(cell.strip() for cell in row) or len(row) > 1
-        )
-        for line, row in itertools.islice(content, 1 if columns is not None else 0, None):
+        content = ((line, row) for line, row in numbered if any(map(str.strip, row)) or row[1:])
+        for line, row in itertools.islice(content, 1 if names is not None else 0, None):
             width = width or len(row)
             if len(row) != width:
                 raise DataError(
@@ -109,7 +123,7 @@ def _read_line_by_line(
                     f"and {width} in its first line."
                 )
             rows.append(
-                [_cell(cell, index, columns, line, source) for index, cell in enumerate(row)]
+                [_cell(row[index], index, names, line, source) for index in chosen or range(width)]
             )
             labels.append(f"line {line}")
     except csv.Error as error:
@@ -123,7 +137,7 @@ def _read_line_by_line(
         values,
         source=source,
         missing=missing,
-        columns=columns,
+        columns=wanted or names,
         nulls=np.isnan(values),
         row_labels=labels,
     )

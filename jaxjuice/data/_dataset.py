@@ -61,47 +61,6 @@ class Dataset:
         rest, part = split_rows(self.num_rows, fraction, seed)
         return self.take(rest), self.take(part)
 
-    def select(self, columns: tuple[str, ...]) -> Dataset:
-        """The named columns, in the order asked for.
-
-        Raises:
-            DataError: the data have no column names, or lack one of the names.
-        """
-        if self.columns == columns:
-            return self
-        absent = [name for name in columns if name not in (self.columns or ())]
-        if self.columns is None or absent:
-            shown = ", ".join(absent[:_MAX_NAMES_SHOWN]) + (" ..." if len(absent) > 5 else "")
-            raise DataError(f"{self.source} lacks the columns that are wanted: {shown}.")
-        chosen = [self.columns.index(name) for name in columns]
-        return self._with_columns(chosen, columns)
-
-    def drop(self, columns: tuple[str, ...]) -> Dataset:
-        """All columns but the named ones.
-
-        Raises:
-            DataError: the data lack one of the names, or no column would be left.
-        """
-        if not columns:
-            return self
-        present = self.columns or ()
-        for name in columns:
-            if name not in present:
-                raise DataError(
-                    f"{self.source} has no column {name!r} to drop"
-                    + (
-                        f"; its columns are {', '.join(present[:20])}."
-                        if present
-                        else ": no column has a name."
-                    )
-                )
-        kept = [index for index, name in enumerate(present) if name not in columns]
-        if not kept:
-            raise DataError(
-                f"{self.source} has no column left after dropping {', '.join(columns)}."
-            )
-        return self._with_columns(kept, tuple(present[index] for index in kept))
-
     def with_image_shape(self, shape: tuple[int, ...]) -> Dataset:
         """The same data, said to be flattened images of this shape.
 
@@ -119,14 +78,6 @@ class Dataset:
     def column_label(self, index: int) -> str:
         """How a message calls a column: by its name, or by its number from 0."""
         return f"column {self.columns[index]!r}" if self.columns else f"column {index}"
-
-    def _with_columns(self, chosen: list[int], columns: tuple[str, ...]) -> Dataset:
-        return Dataset(
-            values=np.ascontiguousarray(self.values[:, chosen]),
-            missing=None if self.missing is None else np.ascontiguousarray(self.missing[:, chosen]),
-            source=self.source,
-            columns=columns,
-        )
 
 
 def split_rows(num_rows: int, fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -200,6 +151,43 @@ def build_dataset(
     elif mask is not None:
         values = np.where(mask, np.zeros((), values.dtype), values)
     return dataclasses.replace(draft, values=values, missing=mask)
+
+
+def wanted_columns(
+    source: str,
+    present: tuple[str, ...] | None,
+    columns: tuple[str, ...] | None,
+    drop: tuple[str, ...],
+) -> tuple[str, ...] | None:
+    """Which of the columns of a file to read, in which order.
+
+    Args:
+        source: what messages call the file.
+        present: the names of its columns, or None if they have none.
+        columns: the names to read, if the file has names; None for all.
+        drop: names to leave out.
+
+    Returns:
+        Names, or None for all columns as they are.
+
+    Raises:
+        DataError: a name is not present, or no column would be left.
+    """
+    absent = [name for name in drop if name not in (present or ())]
+    if absent:
+        has = f"its columns are {', '.join(present[:20])}" if present else "no column has a name"
+        raise DataError(f"{source} has no column {absent[0]!r} to drop; {has}.")
+    if present is None or (columns is None and not drop):
+        return None
+    wanted = tuple(name for name in columns or present if name not in drop)
+    absent = [name for name in wanted if name not in present]
+    if absent:
+        shown = ", ".join(absent[:_MAX_NAMES_SHOWN])
+        more = " ..." if len(absent) > _MAX_NAMES_SHOWN else ""
+        raise DataError(f"{source} lacks the columns that are wanted: {shown}{more}.")
+    if not wanted:
+        raise DataError(f"{source} has no column left after dropping {', '.join(drop)}.")
+    return wanted
 
 
 def parse_missing(text: str | None) -> float | None:

@@ -6,14 +6,16 @@ import gzip
 import os
 import zipfile
 import zlib
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from jaxjuice._errors import DataError
 from jaxjuice.data._builtin import BUILTIN_NAMES, load_builtin
 from jaxjuice.data._csv import read_csv
-from jaxjuice.data._dataset import Dataset, build_dataset, parse_missing
+from jaxjuice.data._dataset import Dataset, build_dataset, parse_missing, wanted_columns
 
 # Keys of an .npz that are taken for the data when the archive holds several arrays.
 _USUAL_KEYS = ("x", "X", "data", "x_train", "train", "images", "arr_0")
@@ -22,7 +24,21 @@ _USUAL_KEYS = ("x", "X", "data", "x_train", "train", "images", "arr_0")
 _IDX_TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 
 
-def load_dataset(source: str | os.PathLike[str], *, missing: str | None = None) -> Dataset:
+class _Wishes(NamedTuple):
+    """What the caller of `load_dataset` asks for, besides the file."""
+
+    missing: str | None
+    columns: tuple[str, ...] | None
+    drop: tuple[str, ...]
+
+
+def load_dataset(
+    source: str | os.PathLike[str],
+    *,
+    missing: str | None = None,
+    columns: Sequence[str] | None = None,
+    drop: Sequence[str] = (),
+) -> Dataset:
     """Loads a data set from a file or by its built-in name.
 
     Args:
@@ -31,6 +47,9 @@ def load_dataset(source: str | os.PathLike[str], *, missing: str | None = None) 
             "mnist5k", "mnist5k:train", "mnist5k:test".
         missing: None: every value must be there. "nan": NaN, empty cells and nulls are missing
             values. A number as text, such as "-1": entries equal to it are missing.
+        columns: names of the columns to read, in this order; None for all. Sources without names
+            are read whole.
+        drop: names of columns not to read (they may hold text).
 
     Returns:
         The data; whole numbers have an integer dtype.
@@ -40,8 +59,10 @@ def load_dataset(source: str | os.PathLike[str], *, missing: str | None = None) 
     """
     parse_missing(missing)
     name = os.fspath(source)
+    wishes = _Wishes(missing, None if columns is None else tuple(columns), tuple(drop))
     builtin = load_builtin(name)
     if builtin is not None:
+        wanted_columns(name, None, wishes.columns, wishes.drop)
         if missing is None:
             return builtin
         marked = build_dataset(builtin.values, source=name, missing=missing)
@@ -56,10 +77,13 @@ def load_dataset(source: str | os.PathLike[str], *, missing: str | None = None) 
         raise DataError(f"{str(path)!r} is not a file.")
     read = _reader(path)
     try:
-        return read(path, key, missing)
+        data = read(path, key, wishes)
     except (OSError, EOFError, zlib.error, zipfile.BadZipFile, MemoryError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise DataError(f"{path} cannot be read: {reason or type(error).__name__}.") from error
+    if data.columns is None:
+        wanted_columns(name, None, wishes.columns, wishes.drop)
+    return data
 
 
 def _split_key(name: str) -> tuple[Path, str | None]:
@@ -69,7 +93,7 @@ def _split_key(name: str) -> tuple[Path, str | None]:
     return Path(name), None
 
 
-def _reader(path: Path):
+def _reader(path: Path) -> Callable[[Path, str | None, _Wishes], Dataset]:
     name = path.name.lower()
     base = name.removesuffix(".gz")
     if base.endswith(".npy"):
@@ -95,10 +119,10 @@ def open_maybe_gzip(path: Path):
     return gzip.open(path, "rb") if is_gzip else open(path, "rb")
 
 
-def _read_npy(path: Path, key: str | None, missing: str | None) -> Dataset:
+def _read_npy(path: Path, key: str | None, wishes: _Wishes) -> Dataset:
     del key
     with open_maybe_gzip(path) as file:
-        return build_dataset(_parse_npy(file, str(path)), source=str(path), missing=missing)
+        return build_dataset(_parse_npy(file, str(path)), source=str(path), missing=wishes.missing)
 
 
 def _parse_npy(file, source: str) -> np.ndarray:
@@ -115,7 +139,7 @@ def _parse_npy(file, source: str) -> np.ndarray:
         ) from error
 
 
-def _read_npz(path: Path, key: str | None, missing: str | None) -> Dataset:
+def _read_npz(path: Path, key: str | None, wishes: _Wishes) -> Dataset:
     with open(path, "rb") as file:
         if not zipfile.is_zipfile(file):
             raise DataError(f"{path} is not a whole .npz file: it is truncated, or something else.")
@@ -135,17 +159,18 @@ def _read_npz(path: Path, key: str | None, missing: str | None) -> Dataset:
             raise DataError(f"{path} holds no array {key!r}; it holds {', '.join(names[:10])}.")
         with archive.open(key + ".npy") as file:
             source = f"{path}:{key}" if len(names) > 1 else str(path)
-            return build_dataset(_parse_npy(file, source), source=source, missing=missing)
+            return build_dataset(_parse_npy(file, source), source=source, missing=wishes.missing)
 
 
-def _read_text(path: Path, key: str | None, missing: str | None) -> Dataset:
+def _read_text(path: Path, key: str | None, wishes: _Wishes) -> Dataset:
     del key
     with open_maybe_gzip(path) as file:
         content = file.read()
-    return read_csv(content, source=str(path), missing=missing, is_tsv=".tsv" in path.name.lower())
+    is_tsv = ".tsv" in path.name.lower()
+    return read_csv(content, source=str(path), is_tsv=is_tsv, **wishes._asdict())
 
 
-def _read_parquet(path: Path, key: str | None, missing: str | None) -> Dataset:
+def _read_parquet(path: Path, key: str | None, wishes: _Wishes) -> Dataset:
     del key
     try:
         import pyarrow as pa
@@ -165,6 +190,9 @@ def _read_parquet(path: Path, key: str | None, missing: str | None) -> Dataset:
         raise DataError(
             f"{path} holds no data: {table.num_rows} rows of {table.num_columns} columns."
         )
+    wanted = wanted_columns(str(path), tuple(table.column_names), wishes.columns, wishes.drop)
+    if wanted is not None:
+        table = table.select(list(wanted))
     arrays, nulls = [], []
     for name, column in zip(table.column_names, table.columns, strict=True):
         kind = column.type
@@ -191,13 +219,13 @@ def _read_parquet(path: Path, key: str | None, missing: str | None) -> Dataset:
     return build_dataset(
         values,
         source=str(path),
-        missing=missing,
+        missing=wishes.missing,
         columns=tuple(table.column_names),
         nulls=null_mask if null_mask.any() else None,
     )
 
 
-def _read_idx(path: Path, key: str | None, missing: str | None) -> Dataset:
+def _read_idx(path: Path, key: str | None, wishes: _Wishes) -> Dataset:
     del key
     with open_maybe_gzip(path) as file:
         content = file.read()
@@ -220,4 +248,6 @@ def _read_idx(path: Path, key: str | None, missing: str | None) -> Dataset:
             "and the data must be [rows, variables] or images."
         )
     values = np.frombuffer(content, dtype, offset=start).reshape(shape)
-    return build_dataset(values.astype(dtype.newbyteorder("=")), source=str(path), missing=missing)
+    return build_dataset(
+        values.astype(dtype.newbyteorder("=")), source=str(path), missing=wishes.missing
+    )

@@ -1,10 +1,14 @@
 """Reading and writing the arrays of slots, `[slots, batch, width]`."""
 
+from collections.abc import Callable
+from typing import Any
+
 import jax
+import jax.numpy as jnp
 from jax import lax
 
-# Up to this many reads are added one by one, each fused into the next; more are gathered together.
-_UNROLLED_READS = 8
+# Up to this many reads are added one by one, each fused into the next; more run as a loop.
+_UNROLLED_READS = 16
 
 
 def read_runs(
@@ -14,44 +18,47 @@ def read_runs(
 
     Args:
         array: `[S, B, K]`.
-        slots: int32 `[..., n]`, all in range.
-        offsets: int32 `[..., n]`, where each run starts in its slot; None when `width` is K.
+        slots: int32 `[X, C, n]`, all in range.
+        offsets: int32 `[X, C, n]`, where each run starts in its slot; None when `width` is K.
         width: length of a run.
 
     Returns:
-        `[..., B, width]`, summed over n.
+        `[X, B, C, width]`, summed over n. The batch comes second, so that the runs of an entry lie
+        side by side and are one operand of a product.
     """
+    axes = (0,) if offsets is None else (0, 2)
+    numbers = lax.GatherDimensionNumbers(
+        offset_dims=(1, 3), collapsed_slice_dims=(0,), start_index_map=axes
+    )
+    index = slots[..., None] if offsets is None else jnp.stack([slots, offsets], axis=-1)
 
-    def read(slots, offsets):
-        if offsets is None:
-            return array.at[slots].get(mode="promise_in_bounds", wrap_negative_indices=False)
-        numbers = lax.GatherDimensionNumbers(
-            offset_dims=(slots.ndim, slots.ndim + 1),
-            collapsed_slice_dims=(0,),
-            start_index_map=(0, 2),
-        )
-        index = jax.numpy.stack([slots, offsets], axis=-1)
+    def read(j) -> jax.Array:
         sizes = (1, array.shape[1], width)
-        return lax.gather(array, index, numbers, sizes, mode="promise_in_bounds")
+        return lax.gather(array, index[:, :, j], numbers, sizes, mode="promise_in_bounds")
 
-    def column(j):
-        return read(slots[..., j], None if offsets is None else offsets[..., j])
-
-    if slots.shape[-1] > _UNROLLED_READS:
-        return read(slots, offsets).sum(slots.ndim - 1)
-    total = column(0)
-    for j in range(1, slots.shape[-1]):
-        total = total + column(j)
-    return total
+    return _add_reads(read, slots.shape[2])
 
 
 def read_scales(scales: jax.Array, slots: jax.Array) -> jax.Array:
-    """`scales` `[S, B]` at `slots` `[..., n]`, summed over n: `[..., B]`."""
-    if slots.shape[-1] == 1:
-        slots = slots[..., 0]
-        return scales.at[slots].get(mode="promise_in_bounds", wrap_negative_indices=False)
-    read = scales.at[slots].get(mode="promise_in_bounds", wrap_negative_indices=False)
-    return read.sum(slots.ndim - 1)
+    """`scales` `[S, B]` at `slots` `[X, C, n]`, summed over n: `[X, B, C]`."""
+    numbers = lax.GatherDimensionNumbers(
+        offset_dims=(1,), collapsed_slice_dims=(0,), start_index_map=(0,)
+    )
+
+    def read(j) -> jax.Array:
+        index = slots[:, :, j, None]
+        return lax.gather(scales, index, numbers, (1, scales.shape[1]), mode="promise_in_bounds")
+
+    return _add_reads(read, slots.shape[2])
+
+
+def _add_reads(read: Callable[[Any], jax.Array], count: int) -> jax.Array:
+    total = read(0)
+    if count > _UNROLLED_READS:
+        return lax.fori_loop(1, count, lambda j, total: total + read(j), total)
+    for j in range(1, count):
+        total = total + read(j)
+    return total
 
 
 def write_slots(array: jax.Array, update: jax.Array, start) -> jax.Array:

@@ -32,6 +32,8 @@ class Propagation:
 
 LL = Propagation()
 
+_LOWEST = -1e30  # below every log-density, and sums of thousands of it are still finite
+
 
 def exponentiate(
     e: jax.Array, scale: jax.Array, propagation: Propagation
@@ -39,22 +41,20 @@ def exponentiate(
     """Shifts child values by their maximum, and exponentiates them unless maxima are propagated.
 
     Args:
-        e: `[X, C, B, w]`, relative values of C runs of children.
-        scale: `[X, C, B]`, their scales.
+        e: `[X, B, C, w]`, relative values of C runs of children.
+        scale: `[X, B, C]`, their scales.
         propagation: "LL" gives exp(e - m), "GeneralLL" exp(alpha (e - m)), "MPE" e - m.
 
     Returns:
         p `[X, B, C * w]` and the shift m `[X, B]` (scale included; finite even where all are -inf).
     """
-    blocks, elements, batch, width = e.shape
-    if elements == 1:
-        shift, e = scale[:, 0], e[:, 0]
-    else:
-        shift = scale.max(1)
-        e = e + (scale - shift[:, None])[..., None]
-        e = e.transpose(0, 2, 1, 3).reshape(blocks, batch, elements * width)
-    m = e.max(-1)
-    m = jnp.where(m == -jnp.inf, jnp.zeros_like(m), m)
+    blocks, batch, elements, width = e.shape
+    shift = scale.max(2)
+    if elements > 1:
+        e = e + (scale - shift[..., None])[..., None]
+    e = e.reshape(blocks, batch, elements * width)
+    # Where all children are -inf the shift is arbitrary but finite, so that e - m stays -inf.
+    m = jnp.max(e, axis=-1, initial=_LOWEST)
     e = e - m[..., None]
     if not propagation.is_max:
         e = jnp.exp(e if propagation.algorithm == "LL" else e * _alpha(e, propagation))
@@ -143,23 +143,28 @@ def sum_layer_weight_gradient(
     """d LL / d theta `[X, M, N]`, summed over samples. theta times it are the parameter flows.
 
     Args:
-        q, p: `[X, B, M]` and `[X, B, N]` (for "MPE" flows and chosen children, both `[X, B, M]`).
+        q, p: `[X, copies, B, M]` and `[X, copies, B, N]` (for "MPE" flows and chosen children, both
+            `[X, copies, B, M]`), where `copies` layers share the parameters.
         weights: theta `[X, M, N]`.
     """
+    blocks, copies, batch, _ = q.shape
     if propagation.is_max:
+        q, p = (a.reshape(blocks, copies * batch, a.shape[3]) for a in (q, p))
         x, _ = _row_indices(p)
         nodes = jnp.arange(p.shape[2], dtype=jnp.int32)
         counts = jnp.zeros_like(weights).at[x, nodes, p].add(q)
         safe = jnp.where(weights > 0, weights, jnp.ones_like(weights))
         return jnp.where(weights > 0, counts / safe, jnp.zeros_like(counts))
+    # Copies and samples are contracted side by side: merged into one axis, a batch that is sharded
+    # over devices would have to be gathered.
     gradient = dot(
         q,
         p,
-        ((1,), (1,)),
+        ((1, 2), (1, 2)),
         batch=((0,), (0,)),
         precision=precision,
         pass_="backward",
-        num_samples=p.shape[1],
+        num_samples=batch,
     )
     if propagation.algorithm == "LL":
         return gradient

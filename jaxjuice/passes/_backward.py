@@ -218,9 +218,8 @@ def _copies(layer: SumLayer) -> list[tuple[np.ndarray, np.ndarray]]:
 
 
 def _stack_copies(layer: SumLayer, x: Array, rows: int, copies: int) -> Array:
-    """`[rows * copies * blocks, B, D]` to `[rows * blocks, copies * B, D]`: copies are samples."""
-    if copies == 1:
-        return x
+    """`[rows * copies * blocks, B, D]` to `[rows * blocks, copies, B, D]`."""
     _, batch, size = x.shape
-    x = x.reshape(rows, copies, layer.num_blocks, batch, size).transpose(0, 2, 1, 3, 4)
-    return x.reshape(rows * layer.num_blocks, copies * batch, size)
+    if layer.num_blocks > 1:
+        x = x.reshape(rows, copies, layer.num_blocks, batch, size).transpose(0, 2, 1, 3, 4)
+    return x.reshape(rows * layer.num_blocks, copies, batch, size)

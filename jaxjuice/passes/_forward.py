@@ -58,8 +58,7 @@ def root_elements(walk: Walk, values: Values) -> Array:
     """The root's log-likelihoods `[B, num_roots]`."""
     root = walk.program.root
     e, scale = read_children(values.relative, values.scale, root_tables(walk.program), root.width)
-    lls = (e + scale[..., None])[0]
-    return lls.transpose(1, 0, 2).reshape(lls.shape[1], root.num_nodes)
+    return (e + scale[..., None]).reshape(e.shape[1], root.num_nodes)
 
 
 def _with_leaves(walk: Walk, weights, leaf_values: Sequence[Array]) -> Values:

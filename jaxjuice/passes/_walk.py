@@ -64,7 +64,7 @@ def layer_weights(layer: SumLayer, step: dict[str, Any], weights: Array) -> Arra
 
 
 def read_children(values: Arrays, scales: Arrays, children: Tables, width: int):
-    """The elements of a layer: `[X, C, B, width]` and their scales `[X, C, B]`."""
+    """The elements of a layer: `[X, B, C, width]` and their scales `[X, B, C]`."""
     e, scale = None, None
     for array, (slots, offsets) in children.items():
         slots = slots.reshape(int(np.prod(slots.shape[:-2])), *slots.shape[-2:])
@@ -88,7 +88,7 @@ def read_flows(
     if f is None:  # nothing reads these units
         any_flows = next(iter(flows.values()))
         return jnp.zeros_like(any_flows, shape=(num_units, any_flows.shape[1], num_nodes))
-    return f.transpose(0, 2, 1, 3).reshape(num_units, f.shape[2], num_nodes)
+    return f.reshape(num_units, f.shape[1], num_nodes)
 
 
 def join_blocks(layer: SumLayer, x: Array) -> Array:

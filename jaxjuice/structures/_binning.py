@@ -49,6 +49,8 @@ def check_data(call: str, x: Any) -> np.ndarray:
         raise DataError(
             f"{call}: x has the shape {array.shape}, and [samples, variables] is wanted."
         )
+    if array.dtype.kind == "c":
+        raise DataError(f"{call}: x has the dtype {array.dtype}, and real numbers are wanted.")
     if array.dtype.kind not in "biuf":
         # bfloat16 and its like have the kind of an object; numbers convert, strings do not.
         try:

@@ -73,10 +73,8 @@ def all_pairs(binned: BinnedData, chunk_size: int) -> np.ndarray:
                     _count_block(table, row_ids[left, samples], row_ids[right, samples])
                 )
             information[left, right] = _information(counts.transpose(0, 2, 1, 3))
-            information[right, left] = information[left, right].T
-    information = information[:num_vars, :num_vars]
-    np.fill_diagonal(information, 0.0)
-    return information
+    upper = np.triu(information[:num_vars, :num_vars], 1)
+    return upper + upper.T
 
 
 def chosen_pairs(binned: BinnedData, pairs: np.ndarray) -> np.ndarray:
@@ -87,7 +85,7 @@ def chosen_pairs(binned: BinnedData, pairs: np.ndarray) -> np.ndarray:
 
     Args:
         binned: the data.
-        pairs: int `[num_pairs, 2]`.
+        pairs: int `[num_pairs, 2]`, in any order.
 
     Returns:
         float64 `[num_pairs]`.
@@ -95,6 +93,7 @@ def chosen_pairs(binned: BinnedData, pairs: np.ndarray) -> np.ndarray:
     num_rows = int(binned.row_ids.max(initial=0)) + 1
     table = binned.table[:num_rows, : binned.num_bins.max()].astype(np.float64)
     information = np.empty(len(pairs))
+    pairs = np.sort(pairs, axis=1)
     for start in range(0, len(pairs), _PAIRS):
         batch = pairs[start : start + _PAIRS]
         padded = np.zeros((min(_PAIRS, len(pairs)), 2), np.int64)
@@ -149,10 +148,13 @@ def _lookup(table: jax.Array, row_ids: jax.Array) -> jax.Array:
 
 def _information(counts: np.ndarray) -> np.ndarray:
     """Returns the mutual information of joint counts `[..., bins, bins]`, float64, in nats."""
-    total = counts.sum(axis=(-2, -1))
-    joint = _x_log_x(counts).sum(axis=(-2, -1))
-    rows = _x_log_x(counts.sum(axis=-1)).sum(axis=-1)
-    columns = _x_log_x(counts.sum(axis=-2)).sum(axis=-1)
+    # Sums of whole numbers are exact. The others run over the last axis of a contiguous array, in
+    # an order that numpy fixes whatever the other axes are: a result depends on its pair alone.
+    flat = np.ascontiguousarray(counts).reshape(*counts.shape[:-2], -1)
+    total = flat.sum(axis=-1)
+    joint = _x_log_x(flat).sum(axis=-1)
+    rows = _x_log_x(np.ascontiguousarray(counts.sum(axis=-1))).sum(axis=-1)
+    columns = _x_log_x(np.ascontiguousarray(counts.sum(axis=-2))).sum(axis=-1)
     safe_total = np.maximum(total, 1.0)
     information = (joint - rows - columns + _x_log_x(total)) / safe_total
     # Independent columns come out at plus or minus the rounding error.

@@ -1,4 +1,4 @@
-"""Random circuits with everything in them, in float64, against a recursion that knows no compiler."""
+"""Circuits with everything in them, in float64, against a recursion that knows no compiler."""
 
 from typing import Any
 
@@ -8,98 +8,158 @@ import numpy as np
 import pytest
 
 import jaxjuice as juice
-from jaxjuice.nodes import InputNodes, SumNodes
+from jaxjuice.nodes import CircuitNodes, InputNodes, SumNodes
 from tests import oracle
 from tests.random_circuits import FAMILIES, random_circuit, random_data
 
 MIXED = tuple(family for family in FAMILIES if family != "indicator")
+# Of 40, those whose programs differ most: tied and padded layers, block-sparse ones, runs of slots.
+SEEDS = (3, 6, 7, 11, 14, 15, 16, 18, 19, 22, 34, 39)
+BINARY = juice.distributions.Bernoulli()
 
 
-def _case(seed: int) -> dict[str, Any]:
-    """Options that vary with the seed, so that every feature meets every other."""
-    return {
-        "num_vars": 1 + seed % 6,
-        "families": MIXED if seed % 3 == 0 else ("categorical",),
-        "block_sizes": [(2, 3), (4,), (2,), (1,), (5,)][seed % 5],
-        "max_blocks": 1 + seed % 3,
-        "num_root_nodes": 1 if seed % 4 else 3,
-        "zero_weights": seed % 2 == 1,
-        "zero_masks": seed % 7 == 0,
-    }
-
-
-def _circuit(seed: int):
+def random_case(seed: int) -> tuple[CircuitNodes, np.ndarray, np.ndarray | None]:
+    """A circuit whose features vary with the seed, data, and a missing mask for odd seeds."""
     rng = np.random.default_rng(seed)
-    root = random_circuit(rng, **_case(seed))
-    pc = juice.compile(root)
+    root = random_circuit(
+        rng,
+        num_vars=1 + seed % 4,
+        families=MIXED if seed % 3 == 0 else ("categorical",),
+        block_sizes=[(2, 3), (4,), (2,), (1,), (5,)][seed % 5],
+        max_blocks=1 + seed % 3,
+        num_root_nodes=1 if seed % 4 else 3,
+        zero_weights=seed % 2 == 1,
+        zero_masks=seed % 7 == 0,
+    )
     x = random_data(rng, root, 7)
-    missing = rng.random(x.shape) < 0.3 if seed % 2 else None
-    return rng, root, pc, x, missing
+    return root, x, rng.random(x.shape) < 0.3 if seed % 2 else None
 
 
-@pytest.mark.parametrize("seed", range(16))
-def test_values_and_flows_equal_the_recursion(seed: int) -> None:
-    rng, root, pc, x, missing = _circuit(seed)
-    weights = rng.uniform(0.5, 2.0, (7,) if seed % 3 else (7, pc.num_roots))
-    with jax.enable_x64(True):
-        params = pc.init(jax.random.key(seed), dtype=jnp.float64)
-        values = pc.node_params(params)
-        lls, flows = pc.log_likelihood_and_flows(params, x, missing, weights)
-        expected = oracle.log_likelihood(root, values, x, missing)
-        np.testing.assert_allclose(
-            np.reshape(lls, expected.shape), expected, rtol=1e-10, atol=1e-10
-        )
-        by_recursion = oracle.circuit_flows(root, values, x, missing, weights)
-        for ns in root:
-            if isinstance(ns, SumNodes):
-                np.testing.assert_allclose(
-                    pc.get_node_flows(flows, ns), by_recursion.sums[ns.get_source()], atol=1e-10
-                )
-        _check_leaf_flows(pc, root, flows, by_recursion, x, missing)
-        if seed % 4:
-            return  # a third compilation for a few of them
-        gradient = jax.grad(
-            lambda p: (
-                jnp.asarray(weights).reshape(7, -1).T * pc.log_likelihood(p, x, missing).T
-            ).sum()
-        )(params)
-        for name, flow in flows.sums.items():
+def tree(num_vars: int, num_latents: int, seed: int) -> CircuitNodes:
+    """A random tree of hidden variables: levels of all sizes, so its stages are padded."""
+    rng = np.random.default_rng(seed)
+    children: dict[int, list[int]] = {v: [] for v in range(num_vars)}
+    for v in range(1, num_vars):
+        children[int(rng.integers(max(0, v - 6), v))].append(v)
+    built: dict[int, CircuitNodes] = {}
+    for v in reversed(range(num_vars)):
+        leaf = juice.inputs(v, num_nodes=num_latents, dist=BINARY)
+        product = juice.multiply(leaf, *[built[c] for c in children[v]])
+        built[v] = juice.summate(product, num_nodes=num_latents if v else 1)
+    return built[0]
+
+
+STRUCTURES: dict[str, Any] = {
+    "tied HMM": lambda: juice.structures.HMM(9, 3, 2),
+    "HMM": lambda: juice.structures.HMM(7, 4, 2, homogeneous=False),
+    "HMM of one": lambda: juice.structures.HMM(1, 3, 2),
+    "HMM of two": lambda: juice.structures.HMM(2, 3, 2),
+    "HMM of three": lambda: juice.structures.HMM(3, 3, 2),
+    "HCLT": lambda: juice.structures.HCLT(
+        np.random.default_rng(0).integers(0, 2, (60, 10)), 3, input_dist=BINARY
+    ),
+    "PD": lambda: juice.structures.PD(
+        (3, 4), 4, split_intervals=1, max_prod_block_conns=2, block_size=2, input_dist=BINARY
+    ),
+    "tied PD": lambda: juice.structures.PD(
+        (4, 3), 2, split_intervals=1, tie_homogeneous_params=True, input_dist=BINARY
+    ),
+    "RAT-SPN": lambda: juice.structures.RAT_SPN(11, 3, 2, 3, input_dist=BINARY),
+    "PDHCLT": lambda: juice.structures.PDHCLT(
+        np.random.default_rng(0).integers(0, 2, (60, 12)),
+        (3, 4),
+        2,
+        split_intervals=2,
+        input_dist=BINARY,
+    ),
+    "padded tree": lambda: tree(40, 3, 0),
+}
+
+
+def _check(root: CircuitNodes, x: np.ndarray, missing, seed: int, gradient: bool) -> None:
+    pc = juice.compile(root)
+    rng = np.random.default_rng(seed)
+    rows = len(x)
+    weights = rng.uniform(0.5, 2.0, (rows,) if seed % 3 else (rows, pc.num_roots))
+    params = pc.init(jax.random.key(seed), dtype=jnp.float64)
+    values = pc.node_params(params)
+    lls, flows = pc.log_likelihood_and_flows(params, x, missing, weights)
+    expected = oracle.log_likelihood(root, values, x, missing)
+    np.testing.assert_allclose(np.reshape(lls, expected.shape), expected, rtol=1e-10, atol=1e-10)
+    by_recursion = oracle.circuit_flows(root, values, x, missing, weights)
+    for ns in root:
+        if isinstance(ns, SumNodes):
             np.testing.assert_allclose(
-                params["sums"][name] * gradient["sums"][name], flow, atol=1e-12
+                pc.get_node_flows(flows, ns), by_recursion.sums[ns.get_source()], atol=1e-10
             )
+    _check_leaf_counts(pc, values, flows, by_recursion, x, missing)
+    if not gradient:
+        return  # it would be a third compilation
+    ones = jnp.asarray(np.broadcast_to(weights.reshape(rows, -1), (rows, pc.num_roots)))
+
+    def total(params):
+        return (ones * pc.log_likelihood(params, x, missing).reshape(rows, -1)).sum()
+
+    by_gradient = jax.grad(total)(params)["sums"]
+    for name, flow in flows.sums.items():
+        np.testing.assert_allclose(params["sums"][name] * by_gradient[name], flow, atol=1e-12)
 
 
-def _check_leaf_flows(pc, root, flows, by_recursion, x, missing) -> None:
+def _check_leaf_counts(pc, values, flows, by_recursion, x, missing) -> None:
     """Categorical counts of every source from the recursion's leaf flows."""
     counts: dict[InputNodes, np.ndarray] = {}
-    for ns in root:
-        if not isinstance(ns, InputNodes) or "counts" not in ns.dist.stat_shapes():
+    for ns, f in by_recursion.nodes.items():
+        if not (isinstance(ns, InputNodes) and type(ns.dist).__name__ == "Categorical"):
             continue
-        if type(ns.dist).__name__ != "Categorical":
-            continue
-        f, source = by_recursion.nodes[ns], ns.get_source()
-        total = counts.setdefault(source, np.zeros((ns.num_nodes, ns.dist.num_cats)))
+        source = ns.get_source()
+        probs = values[source]["probs"]
+        total = counts.setdefault(source, np.zeros(probs.shape))
         gone = np.zeros(len(x), bool) if missing is None else missing[:, ns.var]
         for b in range(len(x)):
             if gone[b]:
-                total += f[b][:, None] * source.params["probs"]
+                total += f[b][:, None] * probs
             else:
                 total[:, int(x[b, ns.var])] += f[b]
     for source, total in counts.items():
         np.testing.assert_allclose(pc.get_node_flows(flows, source)["counts"], total, atol=1e-10)
 
 
-@pytest.mark.parametrize("seed", (1, 4, 7))
-@pytest.mark.parametrize(("propagation", "alpha"), [("MPE", 1.0), ("GeneralLL", 1.7)])
-def test_other_propagations_equal_the_recursion(seed: int, propagation: str, alpha: float) -> None:
-    _, root, pc, x, missing = _circuit(seed)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_random_circuits(seed: int) -> None:
+    root, x, missing = random_case(seed)
     with jax.enable_x64(True):
-        params = pc.init(jax.random.key(seed), dtype=jnp.float64)
+        _check(root, x, missing, seed, gradient=seed % 4 == 2)
+
+
+@pytest.mark.parametrize("name", STRUCTURES)
+def test_structures(name: str) -> None:
+    root = STRUCTURES[name]()
+    x = np.random.default_rng(1).integers(0, 2, (5, max(root.scope) + 1))
+    with jax.enable_x64(True):
+        _check(root, x, None, 1, gradient=name in ("tied HMM", "padded tree"))
+
+
+@pytest.mark.parametrize("seed", (3, 16, 22))
+@pytest.mark.parametrize(("propagation", "alpha"), [("MPE", 1.0), ("GeneralLL", 1.7)])
+def test_other_propagations(seed: int, propagation: str, alpha: float) -> None:
+    _check_propagation(*random_case(seed), propagation, alpha)
+
+
+@pytest.mark.parametrize("name", ("tied HMM", "padded tree"))
+def test_other_propagations_in_loops(name: str) -> None:
+    root = STRUCTURES[name]()
+    x = np.random.default_rng(1).integers(0, 2, (5, max(root.scope) + 1))
+    _check_propagation(root, x, None, "MPE", 1.0)
+    _check_propagation(root, x, None, "GeneralLL", 0.6)
+
+
+def _check_propagation(root, x, missing, propagation: str, alpha: float) -> None:
+    options: dict[str, Any] = {"propagation": propagation, "alpha": alpha}
+    with jax.enable_x64(True):
+        pc = juice.compile(root)
+        params = pc.init(jax.random.key(0), dtype=jnp.float64)
         values = pc.node_params(params)
-        lls, flows = pc.log_likelihood_and_flows(
-            params, x, missing, propagation=propagation, alpha=alpha
-        )
-        options: dict[str, Any] = {"propagation": propagation, "alpha": alpha}
+        lls, flows = pc.log_likelihood_and_flows(params, x, missing, **options)
         expected = oracle.log_likelihood(root, values, x, missing, **options)
         np.testing.assert_allclose(np.reshape(lls, expected.shape), expected, rtol=1e-9, atol=1e-9)
         by_recursion = oracle.circuit_flows(root, values, x, missing, **options)
@@ -110,17 +170,45 @@ def test_other_propagations_equal_the_recursion(seed: int, propagation: str, alp
                 )
 
 
-@pytest.mark.parametrize("seed", (0, 3, 6, 9))
-def test_top_down_flows_equal_the_recursion(seed: int) -> None:
-    _, root, pc, _, _ = _circuit(seed)
+@pytest.mark.parametrize("name", ("tied HMM", "PD", "padded tree"))
+def test_top_down_flows(name: str) -> None:
+    root = STRUCTURES[name]()
     with jax.enable_x64(True):
-        params = pc.init(jax.random.key(seed), dtype=jnp.float64)
+        pc = juice.compile(root)
+        params = pc.init(jax.random.key(0), dtype=jnp.float64)
         flows = pc.top_down_flows(params)
         expected = oracle.root_to_leaf_flows(root, pc.node_params(params))
         for ns in root:
             if isinstance(ns, SumNodes):
                 np.testing.assert_allclose(
-                    pc.get_node_flows(flows, ns),
-                    expected.sums[ns.get_source()] / pc.num_roots,
-                    atol=1e-12,
+                    pc.get_node_flows(flows, ns), expected.sums[ns.get_source()], atol=1e-12
                 )
+
+
+@pytest.mark.parametrize("name", [n for n in STRUCTURES if n != "padded tree"])
+@pytest.mark.parametrize("dtype", ("float32", "float64"))
+def test_probabilities_sum_to_one(name: str, dtype: str) -> None:
+    root = STRUCTURES[name]()
+    with jax.enable_x64(dtype == "float64"):
+        pc = juice.compile(root)
+        params = pc.init(jax.random.key(0), dtype=dtype)
+        x = oracle.all_assignments(2, pc.num_vars)
+        lls = pc.log_likelihood(params, x)
+        total = float(np.exp(np.asarray(lls, np.float64)).sum())
+        assert abs(total - 1) < (1e-5 if dtype == "float32" else 1e-12)
+        if dtype == "float32":
+            expected = oracle.log_likelihood(root, pc.node_params(params), x)
+            np.testing.assert_allclose(lls, expected[:, 0], atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ("HMM", "PD", "HCLT"))
+def test_flows_of_each_variable_sum_to_one_in_each_sample(name: str) -> None:
+    pc = juice.compile(STRUCTURES[name]())
+    params = pc.init(jax.random.key(0))
+    x = np.random.default_rng(0).integers(0, 2, (7, pc.num_vars))
+    row_flows = jax.vmap(lambda row: pc.log_likelihood_and_flows(params, row[None])[1].inputs)
+    for group, statistics in row_flows(jnp.asarray(x)).items():
+        variables = pc.input_groups[group].variables
+        assert len(np.unique(variables)) == len(variables) == pc.num_vars
+        total = sum(np.asarray(s).reshape(7, pc.num_vars, -1).sum(2) for s in statistics.values())
+        np.testing.assert_allclose(total, 1.0, atol=1e-4)

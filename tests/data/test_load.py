@@ -259,14 +259,33 @@ def test_split_rows():
 
 
 def test_columns_by_name(tmp_path):
-    data = load_dataset(write(tmp_path / "x.csv", "a,b,c\n1,,3\n4,5,6\n"), missing="nan")
-    chosen = data.select(("c", "b"))
-    np.testing.assert_array_equal(chosen.values, [[3, 0], [6, 5]])
-    np.testing.assert_array_equal(chosen.missing, [[0, 1], [0, 0]])
-    assert data.drop(("a", "b")).columns == ("c",)
-    with pytest.raises(DataError, match="no column 'd' to drop; its columns are a, b, c"):
-        data.drop(("d",))
+    path = write(tmp_path / "x.csv", "a,b,c,d\n1,,3,no\n4,5,6,yes\n")
+    data = load_dataset(path, missing="nan", columns=("c", "b"))
+    np.testing.assert_array_equal(data.values, [[3, 0], [6, 5]])
+    np.testing.assert_array_equal(data.missing, [[0, 1], [0, 0]])
+    data = load_dataset(path, drop=("b", "d"))
+    assert data.columns == ("a", "c")
+    np.testing.assert_array_equal(data.values, [[1, 3], [4, 6]])
+    with pytest.raises(DataError, match="no column 'e' to drop; its columns are a, b, c, d"):
+        load_dataset(path, drop=("e",))
     with pytest.raises(DataError, match="no column left"):
-        data.drop(("a", "b", "c"))
+        load_dataset(path, drop=("a", "b", "c", "d"))
     with pytest.raises(DataError, match="lacks the columns that are wanted: z"):
-        data.select(("a", "z"))
+        load_dataset(path, columns=("a", "z"))
+    ragged = write(tmp_path / "ragged.csv", "a,b\n1,2\n3\n")
+    with pytest.raises(DataError, match="1 columns in line 3"):
+        load_dataset(ragged, drop=("b",))
+    unnamed = write(tmp_path / "unnamed.csv", "1,2\n3,4\n")
+    assert load_dataset(unnamed, columns=("a", "b")).num_vars == 2
+    with pytest.raises(DataError, match="no column 'a' to drop; no column has a name"):
+        load_dataset(unnamed, drop=("a",))
+
+
+def test_columns_of_parquet_by_name(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.table({"a": [1], "name": ["z"], "b": [2]}), tmp_path / "x.parquet")
+    assert load_dataset(tmp_path / "x.parquet", drop=("name",)).columns == ("a", "b")
+    data = load_dataset(tmp_path / "x.parquet", columns=("b", "a"))
+    np.testing.assert_array_equal(data.values, [[2, 1]])

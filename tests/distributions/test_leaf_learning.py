@@ -82,7 +82,8 @@ def x64():
 def test_statistics_add_up_observations(case, param_ids, dtype):
     leaf = make_leaf(case, param_ids=param_ids, dtype=dtype)
     num_leaves = 3 if param_ids is None else 5
-    for batch in (1, 16) if param_ids is None else (0, 7, 17):
+    small = (0, 1, 7, 17) if dtype == jnp.float32 else (7,)
+    for batch in (16,) if param_ids is None else small:
         x = draw_values(case, (num_leaves, batch))
         flows = draw_flows((num_leaves, batch, 3))
         found = jitted(case.dist, "statistics")(leaf, jnp.asarray(x), jnp.asarray(flows, dtype))
@@ -104,14 +105,14 @@ def test_statistics_do_not_depend_on_parameters(case):
 
 
 @cases()
-def test_zero_flow_silences_garbage(case, dtype):
-    leaf = make_leaf(case, param_ids=TIED, dtype=dtype)
-    x = draw_values(case, (5, 8)).astype(dtype)
+def test_zero_flow_silences_garbage(case):
+    leaf = make_leaf(case, param_ids=TIED)
+    x = draw_values(case, (5, 8)).astype(np.float32)
     flows = draw_flows((5, 8, 3))
     flows[:, ::2] = 0
     garbage = x.copy()
     garbage[:, ::2] = [[np.nan, np.inf, -1, 1e30], [-np.inf, 255, 0.5, -1e38]] * 2 + [[7.5] * 4]
-    flows = jnp.asarray(flows, dtype)
+    flows = jnp.asarray(flows)
     found = jitted(case.dist, "statistics")(leaf, jnp.asarray(garbage), flows)
     assert_params_equal(found, jitted(case.dist, "statistics")(leaf, jnp.asarray(x), flows))
     silent = jitted(case.dist, "statistics")(leaf, jnp.asarray(garbage), jnp.zeros_like(flows))
@@ -149,12 +150,10 @@ def expectation(case: Case, leaf) -> dict[str, np.ndarray]:
     return means
 
 
-@cases()
+@cases([case for case in LEARNING if case.exact])  # the others: test_discrete_logistic.py
 def test_expected_statistics_are_expectations(case, x64):
     leaf = make_leaf(case, dtype=jnp.float64)
     found = jitted(case.dist, "expected_statistics")(leaf)
-    if "logistic" in case.name:
-        pytest.skip("deliberately those of the continuous logistic: test_discrete_logistic.py")
     assert_params_close(found, expectation(case, leaf), rtol=1e-9, atol=1e-9)
 
 
@@ -206,10 +205,10 @@ def test_m_step_maximizes(case, x64):
 
 
 @cases()
-def test_nodes_without_flow_keep_their_parameters(case, dtype):
-    leaf = make_leaf(case, dtype=dtype)
+def test_nodes_without_flow_keep_their_parameters(case):
+    leaf = make_leaf(case)
     stats, *_ = draw_statistics(case, leaf)
-    tiny = 1e-42 if dtype == jnp.float32 else 1e-310
+    tiny = 1e-42  # a subnormal number of float32
     for nothing in (0.0, tiny):
         faint = jax.tree.map(lambda a, n=nothing: a.at[..., 1].set(n), stats)
         for keep in (False, True):
@@ -218,7 +217,7 @@ def test_nodes_without_flow_keep_their_parameters(case, dtype):
                 np.testing.assert_array_equal(found[name][..., 1], array[..., 1])
                 assert np.isfinite(found[name]).all()
     moved = jitted(case.dist, "m_step")(leaf, stats, **FULL_STEP)
-    if "certain" not in case.name and "_1" not in case.name:
+    if case.name != "categorical_1" and "certain" not in case.name:
         assert any((moved[n][..., 1] != leaf.params[n][..., 1]).any() for n in moved)
 
 
@@ -234,8 +233,6 @@ def test_step_size_blends_mean_parameters(case, x64):
         for name, array in stats.items():
             per_flow = np.asarray(array) / (flow if array.ndim == 2 else flow[:, None])
             mixed = (1 - step) * np.asarray(old[name]) + step * per_flow
-            if "logistic_1" in case.name and name == "second":
-                mixed = np.maximum(mixed, new["first"] ** 2 + case.dist.min_std**2)
             np.testing.assert_allclose(new[name], mixed, rtol=1e-10, atol=1e-10)
 
 
@@ -276,10 +273,8 @@ def test_pseudocount(case, x64):
             np.testing.assert_allclose(from_nothing[name][p, ..., k], prior, rtol=1e-12)
 
 
-@cases()
+@cases([case for case in LEARNING if case.name in ("categorical_zero", "bernoulli_certain")])
 def test_zero_probabilities_stay_on_request(case):
-    if "categorical_zero" not in case.name and "certain" not in case.name:
-        pytest.skip("no zero probabilities here")
     leaf = make_leaf(case)
     stats, *_ = draw_statistics(case, leaf)
     kept = jitted(case.dist, "m_step")(
@@ -322,9 +317,12 @@ def test_m_step_results_are_legal(case):
 def test_initial_parameters(case, dtype):
     leaf = make_leaf(case, dtype=dtype)
 
-    def draw(seed, perturbation):
-        key = jax.random.key(seed)
+    @jax.jit
+    def draw_from(key, perturbation):
         return case.dist.init_params(key, leaf.constants, 3, 3, perturbation, dtype)
+
+    def draw(seed, perturbation):
+        return draw_from(jax.random.key(seed), perturbation)
 
     params = draw(0, 2.0)
     shapes = case.dist.param_shapes()

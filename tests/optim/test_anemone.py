@@ -5,8 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-import random_circuits
-from small_circuits import categorical_data, chain, initial, updated
+from small_circuits import FAST_COMPILE, categorical_data, chain, flows_of, initial, updated
 
 import jaxjuice as juice
 
@@ -46,10 +45,10 @@ def test_equals_a_loop_by_hand(momentum):
         tx = juice.optim.anemone(pc, step_size, momentum, pseudocount)
         state = tx.init(params)
         for t in range(1, 6):
-            _, flows = pc.log_likelihood_and_flows(params, _data(seed=t))
+            flows = flows_of(pc, params, _data(seed=t))
             params, state = updated(tx, flows, state, params)
 
-            f = _to_numpy(pc.log_likelihood_and_flows(by_hand, _data(seed=t))[1])
+            f = _to_numpy(flows_of(pc, by_hand, _data(seed=t)))
             num_samples = len(_data())
             fresh = jax.tree.map(lambda a: (1 - momentum) * a, f)
             average = (
@@ -70,7 +69,7 @@ def test_equals_a_loop_by_hand(momentum):
 def test_momentum_does_not_bias_the_first_update():
     _, pc = chain()
     params = initial(pc)
-    _, flows = pc.log_likelihood_and_flows(params, _data())
+    flows = flows_of(pc, params, _data())
     with_momentum = juice.optim.anemone(pc, momentum=0.9)
     without = juice.optim.anemone(pc, momentum=0.0)
     a, state = with_momentum.update(flows, with_momentum.init(params), params)
@@ -98,7 +97,7 @@ def test_the_anchor_is_a_fixed_point():
 def test_step_size_one_without_momentum_is_full_batch_em():
     _, pc = chain()
     params = initial(pc)
-    _, flows = pc.log_likelihood_and_flows(params, _data())
+    flows = flows_of(pc, params, _data())
     tx, full = juice.optim.anemone(pc, 1.0, 0.0, 0.0), juice.optim.full_batch_em(pc)
     a, _ = tx.update(flows, tx.init(params), params)
     b, _ = full.update(flows, full.init(params), params)
@@ -109,7 +108,7 @@ def test_a_node_moves_as_much_as_it_is_visited():
     root, pc = chain()
     params = initial(pc)
     step_size, num_samples = 0.4, len(_data())
-    _, flows = pc.log_likelihood_and_flows(params, _data())
+    flows = flows_of(pc, params, _data())
     anchor = pc.top_down_flows(params)
     tx = juice.optim.anemone(pc, step_size, 0.0, 0.0)
     new, _ = updated(tx, flows, tx.init(params), params)
@@ -129,8 +128,8 @@ def test_unequal_batches_count_by_their_samples():
     momentum, step_size = 0.5, 0.4
     tx = juice.optim.anemone(pc, step_size, momentum, 0.0)
     state = tx.init(params)
-    _, large = pc.log_likelihood_and_flows(params, _data(40))
-    _, small = pc.log_likelihood_and_flows(params, _data(4, seed=1))
+    large = flows_of(pc, params, _data(40))
+    small = flows_of(pc, params, _data(4, seed=1))
     # The parameters stay, so that both batches meet the same anchor.
     _, state = tx.update(large, state, params)
     updates, _ = tx.update(small, state, params)
@@ -149,41 +148,67 @@ def test_a_batch_of_weight_zero_changes_nothing():
     _, pc = chain()
     params = initial(pc)
     tx = juice.optim.anemone(pc)
-    _, flows = pc.log_likelihood_and_flows(params, _data())
+    flows = flows_of(pc, params, _data())
     _, state = tx.update(flows, tx.init(params), params)
-    _, empty = pc.log_likelihood_and_flows(params, _data(), weights=jnp.zeros(len(_data())))
+    empty = flows_of(pc, params, _data(), weights=jnp.zeros(len(_data())))
     updates, after = tx.update(empty, state, params)
     assert not any(u.any() for u in jax.tree.leaves(updates))
     jax.tree.map(np.testing.assert_array_equal, after, state)
 
 
-def test_every_family_and_mixed_block_sizes():
-    rng = np.random.default_rng(11)
-    root = random_circuits.random_circuit(
-        rng,
-        num_vars=8,
-        families=random_circuits.FAMILIES,
-        block_sizes=(1, 2, 3, 4),
-        max_blocks=3,
+def _circuit_of_all_families():
+    """A variable a family, with two, three and four nodes in blocks of different sizes."""
+    d = juice.distributions
+    rng = np.random.default_rng(0)
+    leaves = [
+        juice.inputs(0, num_nodes=4, dist=d.Categorical(num_cats=3), block_size=2),
+        juice.inputs(1, num_nodes=4, dist=d.Bernoulli(), block_size=4),
+        juice.inputs(2, num_nodes=2, dist=d.Gaussian()),
+        juice.inputs(3, num_nodes=2, dist=d.DiscreteLogistic(val_range=(-1.0, 1.0), num_cats=5)),
+        juice.inputs(
+            4, num_nodes=3, dist=d.MaskedCategorical(num_cats=3), mask=~np.eye(3, dtype=bool)
+        ),
+        juice.inputs(5, num_nodes=3, dist=d.Poisson(), block_size=3),
+        juice.inputs(6, num_nodes=2, dist=d.Binomial(4)),
+        juice.inputs(7, num_nodes=2, dist=d.Indicator(num_states=2), state=np.arange(2)),
+    ]
+    pairs = [
+        juice.summate(juice.multiply(leaves[i], leaves[i + 1]), num_nodes=4, block_size=size)
+        for i, size in ((0, 1), (2, 2), (4, 4), (6, 2))
+    ]
+    root = juice.summate(juice.multiply(*pairs), num_nodes=1, block_size=1)
+    x = np.stack(
+        [
+            rng.integers(0, 3, 60),
+            rng.integers(0, 2, 60),
+            rng.normal(2, 1, 60),
+            rng.integers(0, 5, 60),
+            rng.integers(0, 3, 60),
+            rng.poisson(3, 60),
+            rng.integers(0, 5, 60),
+            rng.integers(0, 2, 60),
+        ],
+        axis=1,
     )
-    pc = juice.compile(root)
+    return juice.compile(root), x, rng.random(x.shape) < 0.2
+
+
+def test_every_family_and_mixed_block_sizes():
+    pc, x, mask = _circuit_of_all_families()
     params = initial(pc)
-    x = random_circuits.random_data(rng, root, 60)
-    mask = rng.random(x.shape) < 0.2
     tx = juice.optim.anemone(pc)
 
-    @jax.jit
-    def step(params, state):
+    def step(carry, _):
+        params, state = carry
         lls, flows = pc.log_likelihood_and_flows(params, x, mask)
         updates, state = tx.update(flows, state, params)
-        is_possible = lls > -jnp.inf
-        mean = jnp.mean(lls, where=is_possible)
-        return optax.apply_updates(params, updates), state, mean
+        return (optax.apply_updates(params, updates), state), lls.mean()
 
-    state = tx.init(params)
-    means = []
-    for _ in range(15):
-        params, state, mean = step(params, state)
-        means.append(float(mean))
-    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves((params, state)))
-    assert means[-1] > means[0] + 0.1
+    def run(params):
+        return jax.lax.scan(step, (params, tx.init(params)), length=15)
+
+    end, means = jax.jit(run, compiler_options=FAST_COMPILE)(params)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(end))
+    assert (np.diff(means) > 0).all()
+    for new, old in zip(jax.tree.leaves(end[0]), jax.tree.leaves(params), strict=True):
+        assert (new != old).any()

@@ -7,18 +7,13 @@ import optax
 import oracle
 import pytest
 import random_circuits
+from small_circuits import FAST_COMPILE
 
 import jaxjuice as juice
+from jaxjuice.nodes import InputNodes, SumNodes
 
 NUM_CIRCUITS = 50
 NUM_STEPS = 20
-# A program that runs for milliseconds is not worth optimizing: this compiles four times faster.
-COMPILER_OPTIONS = {
-    "xla_backend_optimization_level": 0,
-    "xla_llvm_disable_expensive_passes": True,
-}
-if jax.__version_info__ < (0, 11):  # later versions know this option no more
-    COMPILER_OPTIONS["xla_cpu_use_fusion_emitters"] = False
 # Families whose M-step maximizes their likelihood (DiscreteLogistic matches moments instead).
 FAMILIES = (
     "categorical",
@@ -48,19 +43,49 @@ def _run(pc, params, x, mask, weights):
         (params, _), curves = jax.lax.scan(step, (params, tx.init(params)), length=NUM_STEPS)
         return params, curves
 
-    return jax.jit(run, compiler_options=COMPILER_OPTIONS)(params)
+    return jax.jit(run, compiler_options=FAST_COMPILE)(params)
 
 
-@pytest.mark.parametrize("seed", range(NUM_CIRCUITS))
-def test_full_batch_em_never_lowers_the_likelihood(seed):
+def _circuit(seed):
+    """A random circuit, and the generator for its data."""
     rng = np.random.default_rng(seed)
     root = random_circuits.random_circuit(
         rng,
-        num_vars=int(rng.integers(2, 5)),
+        num_vars=int(rng.integers(2, 4)),
         families=FAMILIES,
         zero_masks=seed % 4 == 0,
         zero_weights=seed % 5 == 0,
     )
+    return root, rng
+
+
+def test_the_circuits_hold_what_they_should():
+    circuits = [list(_circuit(seed)[0]) for seed in range(NUM_CIRCUITS)]
+
+    def count(holds):
+        return sum(any(holds(ns) for ns in circuit) for circuit in circuits)
+
+    def is_block_sparse(ns):
+        if not isinstance(ns, SumNodes):
+            return False
+        blocks = ns.num_node_blocks * (ns.num_ch_nodes // ns.ch_block_size)
+        return ns.edge_ids.shape[1] < blocks
+
+    assert count(lambda ns: isinstance(ns, SumNodes) and ns.is_tied) >= 5
+    assert count(lambda ns: isinstance(ns, InputNodes) and ns.is_tied) >= 10
+    assert count(is_block_sparse) >= 10
+    for family in FAMILIES:
+        name = family.replace("_", "")
+        assert count(
+            lambda ns, name=name: (
+                isinstance(ns, InputNodes) and type(ns.dist).__name__.lower() == name
+            )
+        ), family
+
+
+@pytest.mark.parametrize("seed", range(NUM_CIRCUITS))
+def test_full_batch_em_never_lowers_the_likelihood(seed):
+    root, rng = _circuit(seed)
     pc = juice.compile(root)
     x = random_circuits.random_data(rng, root, 25)
     mask = rng.random(x.shape) < 0.25 if seed % 3 else None

@@ -114,15 +114,15 @@ def test_chunk_size_does_not_change_the_tree(kind):
 
 def test_screening_loses_little(monkeypatch):
     rng = np.random.default_rng(2)
-    noise = rng.normal(size=(6000, 12, 12))
+    noise = rng.normal(size=(3000, 8, 8))
     for _ in range(3):
         noise = noise + sum(np.roll(noise, s, axis) for s in (1, -1) for axis in (1, 2)) / 4
-    x = np.clip(128 + 20 * noise.reshape(6000, 144), 0, 255).astype(np.uint8)
+    x = np.clip(128 + 20 * noise.reshape(3000, 64), 0, 255).astype(np.uint8)
     information = mutual_information(x)
     exact = chow_liu_tree(x)
     monkeypatch.setattr(_chow_liu, "_MAX_WORK", 1e6)
     screened = chow_liu_tree(x)
-    check_tree(screened, 144)
+    check_tree(screened, 64)
     total, reached = (
         sum(information[edge] for edge in edges_of(tree)) for tree in (exact, screened)
     )

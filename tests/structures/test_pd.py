@@ -19,7 +19,8 @@ def longest_chain_of_splits(root):
     depth = {}
     for ns in root:
         below = max((depth[child] for child in ns.chs), default=0)
-        is_split = isinstance(ns, ProductNodes) and isinstance(ns.chs[0], SumNodes)
+        is_split = isinstance(ns, ProductNodes) and ns.num_chs == 2
+        is_split = is_split and isinstance(ns.chs[0], SumNodes)
         depth[ns] = below + is_split
     return depth[root]
 

@@ -1,0 +1,129 @@
+"""Ancestral sampling: top-down, one child for every sum node that a sample passes through."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import PRNGKeyArray
+
+from jaxjuice import ops
+from jaxjuice._errors import StructureError
+from jaxjuice._parameters import Params
+from jaxjuice.circuit import Circuit
+from jaxjuice.compiler import SumLayer
+from jaxjuice.passes._walk import layer_inputs, layer_weights, leaf_tables, run_stage
+
+# A choice is stored in the slot of each element, as the index of the chosen node in it, or this.
+_NONE = -1
+
+
+def sample(pc: Circuit, params: Params, key: PRNGKeyArray, num_samples: int) -> Array:
+    """Draws independent samples.
+
+    Args:
+        pc: a circuit with one root.
+        params: its parameters.
+        key: a JAX key; the same key gives the same samples.
+        num_samples: how many, static under `jit`.
+
+    Returns:
+        `[num_samples, num_vars]`: int32 where all leaves are discrete, else the parameters' dtype.
+        Columns of variables that the circuit does not have are 0.
+
+    Raises:
+        StructureError: if there are several roots, or leaves that are `External`.
+    """
+    if pc.num_roots != 1:
+        raise StructureError(
+            f"sample: the circuit has {pc.num_roots} roots, and only one distribution can be sampled."
+        )
+    if any(leaf.dist.is_external for leaf in pc.program.leaves):
+        raise StructureError("sample: External leaves have no distribution to sample from.")
+    return _sample(pc, params, key, num_samples)
+
+
+@partial(jax.jit, static_argnums=(0, 3))
+def _sample(pc: Circuit, params: Params, key: PRNGKeyArray, num_samples: int) -> Array:
+    program, weights = pc.program, params["sums"]
+    walk_key, leaf_key = jax.random.split(key)
+    choices = {
+        width: jnp.full((slots, num_samples), _NONE, jnp.int32)
+        for width, slots in program.flow_slots.items()
+    }
+    choices[program.root.width] = choices[program.root.width].at[1].set(0)
+    for index, stage in enumerate(reversed(program.stages)):
+        inputs = [layer_inputs(layer, weights[layer.weights.group]) for layer in stage]
+        for table in inputs:
+            table["step"] = jnp.arange(stage[0].num_steps)
+        stage_key = jax.random.fold_in(walk_key, index)
+
+        def step(choices, tables, stage=stage, stage_key=stage_key):
+            for place, (layer, table) in reversed(list(enumerate(zip(stage, tables, strict=True)))):
+                theta = layer_weights(layer, table, weights[layer.weights.group])
+                step_key = jax.random.fold_in(jax.random.fold_in(stage_key, place), table["step"])
+                choices = _run_layer(layer, choices, table, theta, step_key)
+            return choices, []
+
+        choices, _ = run_stage(step, choices, inputs, reverse=True)
+    columns = []
+    for index, (leaf, tables) in enumerate(zip(program.leaves, leaf_tables(program), strict=True)):
+        nodes = _chosen_nodes(choices, tables, leaf.num_leaves, leaf.num_nodes, leaf.pieces)
+        group = pc.input_groups[leaf.name].leaf(params["inputs"][leaf.name])
+        key = jax.random.fold_in(leaf_key, index)
+        columns.append((leaf, nodes, leaf.dist.sample(key, group, jnp.maximum(nodes, 0))))
+    return _join(pc, params, columns, num_samples)
+
+
+def _run_layer(layer: SumLayer, choices, table, theta: Array, key: PRNGKeyArray):
+    """Draws a child for every unit that is passed through, and writes it to the elements' slots."""
+    nodes = _chosen_nodes(
+        choices, table["parents"], layer.quota, layer.num_nodes, layer.pieces
+    )  # [quota, B]
+    blocks, size = layer.num_blocks, layer.block_nodes
+    block = jnp.maximum(nodes, 0) // size
+    place = jnp.arange(layer.quota, dtype=jnp.int32)[:, None] * blocks + block
+    rows = theta[place, jnp.maximum(nodes, 0) % size]  # [quota, B, N]
+    child = jax.random.categorical(key, jnp.log(rows), axis=-1).astype(jnp.int32)
+    slots = jnp.arange(blocks * layer.num_elements, dtype=jnp.int32)[None, :, None]
+    element = block * layer.num_elements + child // layer.width  # [quota, B]
+    taken = (element[:, None] == slots) & (nodes >= 0)[:, None]
+    chosen = jnp.where(taken, (child % layer.width)[:, None], _NONE)
+    update = chosen.reshape(layer.quota * blocks * layer.num_elements, chosen.shape[-1])
+    new = ops.write_slots(choices[layer.width], update, table["flow_start"])
+    return {**choices, layer.width: new}
+
+
+def _chosen_nodes(choices, parents, num_units: int, num_nodes: int, pieces: int) -> Array:
+    """The node of each unit that is passed through `[num_units, B]`, or -1.
+
+    Decomposability lets at most one of a unit's elements be taken.
+    """
+    size = num_nodes // pieces
+    found = None
+    for array, (slots, offsets) in parents.items():
+        chosen = choices[array].at[slots].get(mode="promise_in_bounds")  # [U, pieces, n, B]
+        first = jnp.zeros_like(slots) if offsets is None else offsets
+        within = chosen - first[..., None]
+        piece = jnp.arange(pieces, dtype=jnp.int32)[None, :, None, None]
+        hit = (chosen != _NONE) & (within >= 0) & (within < size)
+        node = jnp.where(hit, piece * size + within, _NONE).max((1, 2))
+        found = node if found is None else jnp.maximum(found, node)
+    if found is None:
+        batch = next(iter(choices.values())).shape[1]
+        return jnp.full((num_units, batch), _NONE, jnp.int32)
+    return found
+
+
+def _join(pc: Circuit, params: Params, columns, num_samples: int) -> Array:
+    """Puts together leaves' draws: of the leaves of one variable, a sample passes through one."""
+    discrete = all(leaf.dist.is_discrete for leaf, _, _ in columns)
+    leaves = jax.tree.leaves(params)
+    dtype = jnp.int32 if discrete else max((a.dtype for a in leaves), key=lambda d: d.itemsize)
+    x = jnp.zeros((pc.num_vars, num_samples), dtype)
+    for leaf, nodes, values in columns:
+        drawn = jnp.where(nodes >= 0, values.astype(dtype), jnp.zeros((), dtype))
+        x = x.at[leaf.variables].add(drawn)
+    return x.T
+
+
