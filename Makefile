@@ -41,7 +41,7 @@ $(VENV)/.stamp-dev: pyproject.toml | $(BIN)/python
 
 demo: $(VENV)/.stamp-demo
 	@mkdir -p $(DEMO_DIR)
-	$(BIN)/jaxjuice train mnist5k --structure hclt --latents 16 --epochs 15 --batch-size 200 \
+	$(BIN)/jaxjuice train mnist5k --latents 32 --epochs 10 --test 0.2 \
 		--out $(DEMO_DIR)/mnist5k.jjc --samples $(DEMO_DIR)/samples.png
 
 test: $(VENV)/.stamp-dev

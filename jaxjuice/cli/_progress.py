@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import typer
 from tqdm import tqdm
 
 from jaxjuice.circuit import Circuit
@@ -58,8 +59,9 @@ class EpochTable:
         self._print(cells.values())
 
     def _print(self, cells: Any) -> None:
-        # Through tqdm, which moves its bar out of the way.
-        tqdm.write("  ".join(text.rjust(10 if i else 5) for i, text in enumerate(cells)))
+        # The bar of `juice.fit` makes room, and comes back below.
+        with tqdm.external_write_mode():
+            typer.echo("  ".join(text.rjust(10 if i else 5) for i, text in enumerate(cells)))
 
 
 def _bits(value: float | None) -> str:

@@ -39,7 +39,7 @@ from jaxjuice.data import Dataset, load_dataset
 from jaxjuice.io import atomic_writer, check_writable, save
 from jaxjuice.training import evaluate, fit
 
-_STEP_SIZES = {OptimizerName.ANEMONE: 0.4, OptimizerName.MINIBATCH: 0.1, OptimizerName.EM: 1.0}
+_STEP_SIZES = {OptimizerName.ANEMONE: 0.2, OptimizerName.MINIBATCH: 0.1, OptimizerName.EM: 1.0}
 # Anemone measures flows by the sample, so that those of all leaves over a variable sum to 1; the
 # others take them in samples.
 _PSEUDOCOUNTS = {OptimizerName.ANEMONE: 1e-3, OptimizerName.MINIBATCH: 0.1, OptimizerName.EM: 0.1}
@@ -53,14 +53,14 @@ def train(
     ] = StructureName.HCLT,
     latents: Annotated[int, typer.Option(min=1, help="Nodes a region of the circuit.")] = 16,
     epochs: Annotated[int, typer.Option(min=1, help="Passes over the training rows.")] = 20,
-    batch_size: BatchSizeOption = 256,
+    batch_size: BatchSizeOption = 128,
     optimizer: Annotated[
         OptimizerName, typer.Option(help="anemone, mini-batch EM, or full-batch EM.")
     ] = OptimizerName.ANEMONE,
     step_size: Annotated[
         float | None,
         typer.Option(
-            min=0.0, max=1.0, help="Of an update: by default 0.4 (anemone), 0.1 (minibatch)."
+            min=0.0, max=1.0, help="Of an update: by default 0.2 (anemone), 0.1 (minibatch)."
         ),
     ] = None,
     momentum: Annotated[

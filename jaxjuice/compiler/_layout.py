@@ -57,6 +57,21 @@ class _Layer:
     def units(self) -> list[SumUnit]:
         return [unit for step in self.steps for unit in step]
 
+    def factors(self) -> tuple[np.ndarray, np.ndarray]:
+        """Factor units (-1: none) and offsets of all steps, `[R, quota, blocks, elements, arity]`."""
+        units = self.units
+        arity = max(unit.arity for unit in units)
+        shape = (len(self.steps), self.quota, *units[0].factor_units.shape[:2], arity)
+        factors, offsets = np.full(shape, -1, np.int64), np.zeros(shape, np.int64)
+        if all(unit.arity == arity for unit in units):
+            factors[self.real] = np.stack([unit.factor_units for unit in units])
+            offsets[self.real] = np.stack([unit.factor_offsets for unit in units])
+            return factors, offsets
+        for place, unit in zip(np.argwhere(self.real), units, strict=True):
+            factors[tuple(place)][..., : unit.arity] = unit.factor_units
+            offsets[tuple(place)][..., : unit.arity] = unit.factor_offsets
+        return factors, offsets
+
     def grid(self) -> np.ndarray:
         """Unit indices `[steps, quota]`, -1 where padded."""
         grid = np.full((len(self.steps), self.quota), -1, np.int64)
@@ -166,9 +181,11 @@ class _Layout:
         self.sums = [unit for unit in self.units if isinstance(unit, SumUnit)]
         place = {unit.index: i for i, unit in enumerate(self.sums)}
         keys: dict[tuple, int] = {}
-        classes, work = [], []
+        classes, work, dependencies = [], [], []
         for unit in self.sums:
-            arrays = tuple(sorted(set(self.unit_width[np.unique(_factors(unit))].tolist())))
+            read = set(unit.factor_units.ravel().tolist()) - {-1}
+            dependencies.append([place[i] for i in sorted(read) if i in place])
+            arrays = tuple(sorted({self.units[i].num_nodes for i in read}))
             key = (*_shape(unit), _arity_class(unit.arity), arrays)
             if key not in keys:
                 keys[key] = len(keys)
@@ -179,10 +196,6 @@ class _Layout:
                     + 32.0 * (unit.num_blocks * reads + unit.num_nodes)
                 )
             classes.append(keys[key])
-        dependencies = [
-            [place[i] for i in np.unique(_factors(unit)).tolist() if i in place]
-            for unit in self.sums
-        ]
         return schedule(classes, dependencies, work)
 
     def _layer(self, stage: Stage, c: int) -> _Layer:
@@ -248,14 +261,12 @@ class _Layout:
         root = self.table.root
         slots = np.broadcast_to(1 + np.arange(len(root.factor_units))[:, None], root.factor_units.shape)
         found = [_references(root.factor_units, root.factor_offsets, root.width, slots)]
-        for r, layer in _steps(stages):
-            first = layer.flow_start[r] + layer.lead[r] * layer.elements
-            for i, unit in enumerate(layer.steps[r]):
-                own = first + i * layer.elements + np.arange(layer.elements)
-                slots = np.broadcast_to(
-                    own.reshape(unit.factor_units.shape[:2])[..., None], unit.factor_units.shape
-                )
-                found.append(_references(unit.factor_units, unit.factor_offsets, unit.width, slots))
+        for layer in (layer for stage in stages for layer in stage):
+            factors, offsets = layer.factors()
+            own = np.arange(layer.quota * layer.elements).reshape(factors.shape[1:4])
+            slots = layer.flow_start.reshape(-1, 1, 1, 1, 1) + own[None, ..., None]
+            slots = np.broadcast_to(slots, factors.shape)
+            found.append(_references(factors, offsets, layer.width, slots))
         references = np.concatenate(found)
         self.references = references[np.argsort(references[:, 0], kind="stable")]
 
@@ -264,13 +275,7 @@ class _Layout:
     def _sum_layer(self, layer: _Layer) -> SumLayer:
         grid = layer.grid()
         _, blocks, block_nodes, elements, width = layer.shape
-        arity = max(unit.arity for unit in layer.units)
-        shape = (*grid.shape, blocks, elements, arity)
-        factors, offsets = np.full(shape, -1, np.int64), np.zeros(shape, np.int64)
-        for place in zip(*np.nonzero(grid >= 0), strict=True):
-            unit = self.units[grid[place]]
-            factors[place][..., : unit.arity] = unit.factor_units
-            offsets[place][..., : unit.arity] = unit.factor_offsets
+        factors, offsets = layer.factors()
         pieces, parents = self._parent_tables(grid)
         return SumLayer(
             num_blocks=blocks,
@@ -409,10 +414,6 @@ def _joined(sets: Sequence[set]) -> list[list[int]]:
     for i in range(len(sets)):
         groups.setdefault(find(i), []).append(i)
     return list(groups.values())
-
-
-def _factors(unit: SumUnit) -> np.ndarray:
-    return unit.factor_units[unit.factor_units >= 0]
 
 
 def _references(factors, offsets, width: int, slots) -> np.ndarray:

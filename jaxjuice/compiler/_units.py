@@ -96,6 +96,7 @@ class UnitTable:
         self._stored: dict[CircuitNodes, tuple[int, int]] = {}  # vector -> (first unit, unit width)
         self._pieces: dict[CircuitNodes, _Pieces] = {}
         self._blocks: dict[CircuitNodes, list[tuple[np.ndarray, np.ndarray]]] = {}
+        self._edges: dict[tuple[CircuitNodes, int], tuple[np.ndarray, ...]] = {}
         for vector in root:
             if isinstance(vector, InputNodes):
                 self._stored[vector] = (len(self.units), vector.num_nodes)
@@ -132,11 +133,15 @@ class UnitTable:
 
     def _append(self, vector, start, num_nodes, blocks, *, merged=None) -> None:
         parts = self._split(vector, blocks)
-        edges = (
-            (np.stack([edges for _, edges in merged]),)  # [node blocks, child blocks] of one product
-            if merged is not None
-            else tuple(edges[None] for _, edges in blocks)
-        )
+        key = (vector.get_source(), start)
+        edges = self._edges.get(key)
+        if edges is None:
+            edges = (
+                (np.stack([edges for _, edges in merged]),)  # [node, child blocks] of one product
+                if merged is not None
+                else tuple(edges[None] for _, edges in blocks)
+            )
+            self._edges[key] = edges
         self.units.append(
             SumUnit(
                 len(self.units),
@@ -155,6 +160,10 @@ class UnitTable:
         """The elements of every node block of `vector`, all of one width."""
         size = vector.ch_block_size
         pieces = _concatenate([self._pieces_of(child) for child in vector.chs])
+        lengths = pieces.bounds[1:] - pieces.bounds[:-1]
+        if len(blocks) == 1 and len(blocks[0][0]) * size == pieces.bounds[-1]:
+            if (lengths == lengths[0]).all():  # all of the children, as they are stored
+                return [Elements(pieces.units, pieces.offsets, int(lengths[0]))]
         runs = [_runs(children, size) for children, _ in blocks]
         width = 0
         for block_runs in runs:

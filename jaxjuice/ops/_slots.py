@@ -68,10 +68,7 @@ def write_slots(array: jax.Array, update: jax.Array, start) -> jax.Array:
 
 def varying_axes(*trees) -> frozenset:
     """The mesh axes of a surrounding `shard_map` over which any leaf of `trees` varies."""
-    axes: frozenset = frozenset()
-    for leaf in jax.tree.leaves(trees):
-        axes |= getattr(jax.typeof(leaf), "vma", frozenset())
-    return axes
+    return frozenset().union(*(_varying(leaf) for leaf in jax.tree.leaves(trees)))
 
 
 def match_varying(tree, axes: frozenset):
@@ -82,7 +79,12 @@ def match_varying(tree, axes: frozenset):
     """
 
     def match(leaf):
-        missing = tuple(sorted(axes - getattr(jax.typeof(leaf), "vma", frozenset())))
+        missing = tuple(sorted(axes - _varying(leaf)))
         return lax.pcast(leaf, missing, to="varying") if missing else leaf
 
     return jax.tree.map(match, tree) if axes else tree
+
+
+def _varying(leaf) -> frozenset:
+    manual = getattr(jax.typeof(leaf), "manual_axis_type", None)
+    return frozenset() if manual is None else manual.varying

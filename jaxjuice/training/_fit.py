@@ -85,7 +85,7 @@ def fit(
         epochs: Number of epochs in total, those of a resumed run included.
         batch_size: Rows a batch, at most all. None takes all rows at once (for an iterable: the
             size of its first batch).
-        seed: Seed of the order of the rows.
+        seed: Seed of the order of the rows, 0 or more.
         valid: Validation data, of the same kinds as `data`.
         missing_mask: True where a value is missing, `[num_vars]` or `[rows, num_vars]`.
         valid_missing_mask: The same for `valid`.
@@ -112,7 +112,7 @@ def fit(
         DataError: If the data do not fit the circuit.
     """
     mode = _checked_mode(pc, tx, mode)
-    _check_counts(epochs, batch_size, patience, checkpoint_every)
+    _check_counts(epochs, batch_size, seed, patience, checkpoint_every)
     dtype = tree_dtype(params)
     train_source = open_source(
         CALL,
@@ -412,11 +412,16 @@ def _checked_mode(pc: Circuit, tx: Any, mode: str | None) -> str:
 
 
 def _check_counts(
-    epochs: int, batch_size: int | None, patience: int | None, checkpoint_every: int
+    epochs: int,
+    batch_size: int | None,
+    seed: int,
+    patience: int | None,
+    checkpoint_every: int,
 ) -> None:
     for name, value, least in (
         ("epochs", epochs, 0),
         ("batch_size", batch_size, 1),
+        ("seed", seed, 0),
         ("patience", patience, 1),
         ("checkpoint_every", checkpoint_every, 1),
     ):

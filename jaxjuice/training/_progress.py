@@ -61,6 +61,8 @@ class Progress:
 
     def end_epoch(self, record: EpochRecord) -> None:
         """Shows the figures of a whole epoch."""
+        if self._bar.total is None and self._source.num_rows is not None:
+            self._bar.total = self._source.num_rows * self._epochs
         figures = {"train": f"{record.train_log_likelihood:.2f}"}
         bits = record.train_bits_per_dimension
         if record.valid_log_likelihood is not None:

@@ -118,7 +118,13 @@ def gradient_step(
         updates, opt_state = optax.with_extra_args_support(tx).update(
             gradient, opt_state, raw, value=value, grad=gradient, value_fn=lambda raw: loss(raw)[0]
         )
-    return optax.apply_updates(raw, updates), opt_state, _add_rows(totals, lls, batch)
+    # The logit of a weight of 0 is -inf and stays so: weight decay would make it -inf + inf.
+    moved = jax.tree.map(
+        lambda old, new: jnp.where(jnp.isneginf(old), old, new),
+        raw,
+        optax.apply_updates(raw, updates),
+    )
+    return moved, opt_state, _add_rows(totals, lls, batch)
 
 
 @functools.partial(jax.jit, static_argnames=("pc",))

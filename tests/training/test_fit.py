@@ -12,6 +12,7 @@ from small_circuits import categorical_data, chain, gaussian_mixture, initial, m
 
 import jaxjuice as juice
 from jaxjuice.training import Batch, _data, _evaluate
+from jaxjuice.training._steps import em_step, fresh_copy, zero_totals
 
 NUM_VARS, NUM_CATS = 3, 3
 
@@ -122,6 +123,30 @@ def test_full_batch_em_updates_once_an_epoch_whatever_the_batch_size():
         _, flows = pc.log_likelihood_and_flows(params, x)
         params, _ = updated(tx, flows, tx.init(params), params)
     _assert_close(whole.params, params)
+
+
+def test_weights_of_zero_stay_zero_under_gradients_and_weight_decay():
+    root, pc = mixture()
+    params = initial(pc)
+    weights = pc.get_node_params(params, root).copy()
+    weights[1] = 0
+    params = pc.set_node_params(params, root, weights)
+    tx = optax.adamw(0.1, weight_decay=0.1)
+    result = juice.fit(pc, params, categorical_data(), tx, epochs=3, batch_size=16, progress=False)
+    trained = pc.get_node_params(result.params, root)
+    assert ((trained == 0) == (weights == 0)).all()
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(result.params))
+    assert result.history[-1].train_log_likelihood > result.history[0].train_log_likelihood
+
+
+def test_a_step_gives_its_buffers_away():
+    _, pc = mixture()
+    params = fresh_copy(initial(pc))
+    state = fresh_copy(_em().init(params))
+    batch = Batch(jnp.asarray(categorical_data(16)), None, jnp.ones(16))
+    new, _, _ = em_step(pc, _em(), params, state, zero_totals(jnp.float32), batch)
+    assert all(leaf.is_deleted() for leaf in jax.tree.leaves((params, state)))
+    assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(new))
 
 
 def test_float64():
@@ -257,6 +282,26 @@ def test_a_stream_may_carry_masks_and_weights():
     )
 
 
+def test_external_log_densities_come_with_the_batches():
+    dist = juice.distributions.External()
+    leaves = [juice.inputs(v, num_nodes=2, dist=dist) for v in range(2)]
+    pc = juice.compile(juice.summate(juice.multiply(*leaves), num_nodes=1))
+    rng = np.random.default_rng(0)
+    x = np.zeros((20, 2), np.float32)
+    scores = rng.normal(size=(20, 2, 2)).astype(np.float32)
+    by_leaf = {leaf: scores[:, v] for v, leaf in enumerate(leaves)}
+    tx = juice.optim.mini_batch_em(pc, 0.5)
+    options = {"epochs": 2, "batch_size": 8, "progress": False, "valid": None}
+    results = [
+        juice.fit(pc, initial(pc), Batch(x, external_log_probs=external), tx, **options)
+        for external in (scores, by_leaf)
+    ]
+    assert results[0].history[1].train_log_likelihood > results[0].history[0].train_log_likelihood
+    _assert_close(results[0].params, results[1].params, atol=1e-6)
+    with pytest.raises(juice.DataError, match="first axis"):
+        juice.fit(pc, initial(pc), Batch(x, external_log_probs=scores[:5]), tx, **options)
+
+
 @pytest.mark.parametrize(
     ("data", "options", "message"),
     [
@@ -376,6 +421,7 @@ def test_optimizers():
         {"epochs": -1},
         {"epochs": 1.5},
         {"batch_size": 0},
+        {"seed": -1},
         {"patience": 0},
         {"checkpoint_every": 0},
         {"mode": "newton"},
