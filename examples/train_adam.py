@@ -20,7 +20,7 @@ def make_data(num_rows: int, length: int = 12, seed: int = 0) -> np.ndarray:
     return symbols.astype(np.uint8)
 
 
-def main(epochs: int = 20) -> dict[str, float]:
+def main(epochs: int = 40) -> dict[str, float]:
     """Trains, and returns the test log-likelihood of each way."""
     train, test = make_data(2000), make_data(500, seed=1)
     root = juice.structures.HMM(seq_length=train.shape[1], num_latents=8, num_emits=4)

@@ -1,22 +1,42 @@
 """Probabilistic circuits in JAX: `import jaxjuice as juice`."""
 
-from jaxjuice import distributions as distributions
-from jaxjuice import optim as optim
-from jaxjuice import queries as queries
-from jaxjuice import structures as structures
-from jaxjuice import training as training
-from jaxjuice._errors import DataError as DataError
-from jaxjuice._errors import ModelFileError as ModelFileError
-from jaxjuice._errors import ParameterError as ParameterError
-from jaxjuice._errors import StructureError as StructureError
-from jaxjuice._errors import TrainingError as TrainingError
+from typing import TYPE_CHECKING, Any
+
+from jaxjuice import (
+    distributions as distributions,
+    io as io,
+    optim as optim,
+    queries as queries,
+    structures as structures,
+    training as training,
+)
+from jaxjuice._errors import (
+    DataError as DataError,
+    ModelFileError as ModelFileError,
+    ParameterError as ParameterError,
+    StructureError as StructureError,
+    TrainingError as TrainingError,
+)
 from jaxjuice._flows import Flows as Flows
-from jaxjuice.circuit import Circuit as Circuit
-from jaxjuice.circuit import compile as compile
-from jaxjuice.nodes import inputs as inputs
-from jaxjuice.nodes import multiply as multiply
-from jaxjuice.nodes import set_block_size as set_block_size
-from jaxjuice.nodes import structural_properties as structural_properties
-from jaxjuice.nodes import summate as summate
-from jaxjuice.training import evaluate as evaluate
-from jaxjuice.training import fit as fit
+from jaxjuice.circuit import Circuit as Circuit, compile as compile
+from jaxjuice.io import load as load, save as save
+from jaxjuice.nodes import (
+    inputs as inputs,
+    multiply as multiply,
+    set_block_size as set_block_size,
+    structural_properties as structural_properties,
+    summate as summate,
+)
+from jaxjuice.training import evaluate as evaluate, fit as fit
+
+if TYPE_CHECKING:
+    from jaxjuice import nn as nn
+
+
+def __getattr__(name: str) -> Any:
+    """`juice.nn` on first use: it imports flax, which takes as long as all the rest."""
+    if name == "nn":
+        import importlib
+
+        return importlib.import_module("jaxjuice.nn")
+    raise AttributeError(f"module 'jaxjuice' has no attribute {name!r}")

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.core import Tracer
 from jax.typing import ArrayLike
 
 from jaxjuice._errors import DataError
@@ -26,7 +27,7 @@ class Batch(NamedTuple):
 def make_batch(
     call: str,
     program: Program,
-    x: ArrayLike,
+    x: Any,
     missing_mask: ArrayLike | None,
     external_log_probs: Mapping[Any, ArrayLike] | ArrayLike | None,
     validate: bool,
@@ -34,18 +35,19 @@ def make_batch(
     """Checks the arguments of `call` and brings them into one form.
 
     Raises:
-        DataError: if a shape does not fit or, for concrete arrays and with `validate`, a value does.
+        DataError: if a shape does not fit or, for concrete arrays and with `validate`, a value
+        does.
     """
-    x = _as_array(x)
+    x = as_array(x)
     if x.ndim != 2 or x.shape[1] != program.num_vars:
         raise DataError(
-            f"{call}: x has shape {x.shape}, and [batch, {program.num_vars}] is wanted, a column for "
-            "each variable of the circuit."
+            f"{call}: x has shape {x.shape}, and [batch, {program.num_vars}] is wanted, a "
+            "column for each variable of the circuit."
         )
     if not (np.issubdtype(x.dtype, np.number) or x.dtype == np.bool_ or _is_narrow_float(x.dtype)):
         raise DataError(f"{call}: x has dtype {x.dtype}, and numbers or booleans are wanted.")
     missing = None if missing_mask is None else _mask(call, missing_mask, x.shape)
-    if validate and not isinstance(x, jax.core.Tracer):
+    if validate and not isinstance(x, Tracer):
         validate_values(call, program, x, missing)
     external = _external(call, program, external_log_probs, x.shape[0])
     return Batch(jnp.asarray(x), None if missing is None else jnp.asarray(missing), external)
@@ -57,7 +59,7 @@ def validate_values(call: str, program: Program, x: Any, missing: Any | None) ->
     Raises:
         DataError: naming the first column with a value that its leaves do not take.
     """
-    if isinstance(missing, jax.core.Tracer):
+    if isinstance(missing, Tracer):
         return
     x = np.asarray(x)
     observed = None if missing is None else ~np.broadcast_to(np.asarray(missing), x.shape)
@@ -100,7 +102,8 @@ def missing_of(leaf: LeafLayer, batch: Batch) -> Array | None:
     return None if batch.missing is None else batch.missing.T[leaf.variables][..., None]
 
 
-def _as_array(x: ArrayLike) -> Any:
+def as_array(x: ArrayLike) -> Any:
+    """`x` as it is if it is an array of JAX or numpy, else made one on the host."""
     return x if isinstance(x, jax.Array | np.ndarray) else np.asarray(x)
 
 
@@ -113,7 +116,7 @@ def _blocks(columns: np.ndarray) -> list[np.ndarray]:
 
 
 def _mask(call: str, missing_mask: ArrayLike, shape: tuple[int, ...]) -> Any:
-    mask = _as_array(missing_mask)
+    mask = as_array(missing_mask)
     if mask.dtype != np.bool_:
         raise DataError(
             f"{call}: missing_mask has dtype {mask.dtype}, and bool is wanted (True: missing)."
@@ -153,8 +156,8 @@ def _external(call: str, program: Program, given, batch: int) -> dict[str, Array
     if array.shape != (batch, len(variables), leaf.num_nodes):
         raise DataError(
             f"{call}: external_log_probs has shape {array.shape}, and "
-            f"[{batch}, {len(variables)}, {leaf.num_nodes}] is wanted: batch, External variables in "
-            "ascending order, nodes."
+            f"[{batch}, {len(variables)}, {leaf.num_nodes}] is wanted: batch, External "
+            "variables in ascending order, nodes."
         )
     return {leaf.name: array.transpose(1, 0, 2)[np.searchsorted(variables, leaf.variables)]}
 

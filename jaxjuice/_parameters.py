@@ -51,8 +51,8 @@ class NodeParameters:
         Args:
             params: as `init` makes them; not changed.
             ns: a sum or input vector of the circuit.
-            value: as `get_node_params` returns it; sums also as a matrix `[num_nodes, num_ch_nodes]`
-                where every node has every child. Weights are normalized.
+            value: as `get_node_params` returns it; sums also as a matrix `[num_nodes,
+                num_ch_nodes]` where every node has every child. Weights are normalized.
 
         Raises:
             ParameterError: if the value does not fit the vector.
@@ -73,7 +73,7 @@ class NodeParameters:
         inputs = jax.tree.map(np.asarray, params["inputs"])
         values: dict[CircuitNodes, NodeValue] = {}
         for ns, rows in self.program.sum_rows.items():
-            if rows and not ns.is_tied:
+            if rows and isinstance(ns, SumNodes) and not ns.is_tied:
                 values[ns] = _sum_value(self.program, sums, ns)
         for ns, (name, row) in self.program.leaf_rows.items():
             if not ns.is_tied:
@@ -89,7 +89,7 @@ class NodeParameters:
             name: np.zeros(group.shape, dtype) for name, group in self.program.sum_groups.items()
         }
         for ns, rows in self.program.sum_rows.items():
-            if not ns.is_tied:
+            if isinstance(ns, SumNodes) and not ns.is_tied:
                 given = _fitting(ns, values, _sum_shape(ns))
                 for row in rows:
                     sums[row.group][row.row] = weights_from_edges(given, row.edges)
@@ -121,9 +121,7 @@ class NodeParameters:
                 f"{list(shape)} is wanted."
             )
         if not np.isfinite(weights).all() or (weights < 0).any():
-            raise ParameterError(
-                f"set_node_params: weights of {ns!r} are not all finite and >= 0."
-            )
+            raise ParameterError(f"set_node_params: weights of {ns!r} are not all finite and >= 0.")
         if ns.zero_param_mask is not None:
             weights = np.where(ns.zero_param_mask, 0, weights)
         sums = dict(params["sums"])

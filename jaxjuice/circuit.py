@@ -56,12 +56,12 @@ class InputGroup:
 
 
 class Circuit(NodeParameters):
-    """A compiled circuit: immutable, hashable (by identity), static under `jit`, without parameters.
+    """A compiled circuit: immutable, hashable by identity, static under `jit`, no parameters.
 
     Parameters are a pytree of arrays in probability space, `{"sums": {group: [P, blocks, M, N]},
-    "inputs": {group: {name: [P, *shape, K]}}}`: which node's are where is the compiler's choice, and
-    `get_node_params` and its kin translate. All functions of arrays work under `jit`, `grad`, `vmap`,
-    `shard_map`, and with the batch sharded; they compute in the parameters' dtype.
+    "inputs": {group: {name: [P, *shape, K]}}}`: which node's are where is the compiler's choice,
+    and `get_node_params` and its kin translate. All functions of arrays work under `jit`, `grad`,
+    `vmap`, `shard_map`, and with the batch sharded; they compute in the parameters' dtype.
 
     Attributes:
         root: the DAG it was compiled from.
@@ -100,7 +100,8 @@ class Circuit(NodeParameters):
     @property
     def num_sum_parameters(self) -> int:
         return sum(
-            int(np.prod(group.shape)) - (0 if group.zero_mask is None else int(group.zero_mask.sum()))
+            int(np.prod(group.shape))
+            - (0 if group.zero_mask is None else int(group.zero_mask.sum()))
             for group in self.sum_groups.values()
         )
 
@@ -169,15 +170,15 @@ class Circuit(NodeParameters):
         Args:
             params: as `init` makes them.
             x: `[batch, num_vars]`, any numeric dtype. Category ids may be floats that are whole.
-            missing_mask: bool `[num_vars]` or `[batch, num_vars]`, True where a value is missing: it
-                is marginalized, and what `x` holds there does not matter.
+            missing_mask: bool `[num_vars]` or `[batch, num_vars]`, True where a value is missing:
+                it is marginalized, and what `x` holds there does not matter.
             external_log_probs: log-densities of the `External` leaves: `[batch, External variables,
                 num_nodes]`, or a dict from variable (or its input vector) to `[batch, num_nodes]`.
             propagation: "LL", "MPE" or "GeneralLL"; see `jaxjuice.ops.Propagation`.
             alpha: for "GeneralLL".
             precision: a mode for this call in place of the circuit's.
-            validate: look at the values of concrete arrays on the host. Without it, and inside `jit`,
-                a value that a leaf does not take gives NaN for its row.
+            validate: look at the values of concrete arrays on the host. Without it, and inside
+                `jit`, a value that a leaf does not take gives NaN for its row.
 
         Returns:
             `[batch]`, or `[batch, num_roots]` where there are several roots. -inf where a row is
@@ -210,8 +211,8 @@ class Circuit(NodeParameters):
         """Log-likelihoods, and the expected counts of the batch: the E-step of EM.
 
         Args:
-            params, x, missing_mask, external_log_probs, propagation, alpha, precision, validate: as in
-                `log_likelihood`.
+            params, x, missing_mask, external_log_probs, propagation, alpha, precision, validate:
+                as in `log_likelihood`.
             weights: the weight of each sample, `[batch]` or `[batch, num_roots]`; 1 where None.
 
         Returns:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Annotated
 
 import jax
 import typer
@@ -12,10 +13,10 @@ from jaxjuice.cli._evaluate import evaluate
 from jaxjuice.cli._info import info
 from jaxjuice.cli._sample import sample
 from jaxjuice.cli._train import train
+from jaxjuice.io import installed_version
 
 app = typer.Typer(
     name="jaxjuice",
-    help="Probabilistic circuits: train a model on a table of numbers, evaluate it, sample it.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -23,6 +24,28 @@ app = typer.Typer(
 )
 for _command in (train, evaluate, sample, info):
     app.command()(_command)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"jaxjuice {installed_version()} (jax {jax.__version__})")
+        raise typer.Exit()
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            help="Print the version and exit.",
+            callback=_print_version,
+            is_eager=True,
+        ),
+    ] = False,
+) -> None:
+    """Probabilistic circuits: train a model on a table of numbers, evaluate it, sample it."""
+    del version  # Its callback has dealt with it.
 
 
 def main() -> None:

@@ -58,7 +58,7 @@ class _Layer:
         return [unit for step in self.steps for unit in step]
 
     def factors(self) -> tuple[np.ndarray, np.ndarray]:
-        """Factor units (-1: none) and offsets of all steps, `[R, quota, blocks, elements, arity]`."""
+        """Factor units (-1: none) and offsets, `[steps, quota, blocks, elements, arity]`."""
         units = self.units
         arity = max(unit.arity for unit in units)
         shape = (len(self.steps), self.quota, *units[0].factor_units.shape[:2], arity)
@@ -105,7 +105,9 @@ class _Layout:
     def program(self) -> Program:
         leaf_vectors = self._place_leaves()
         stages = [
-            [self._layer(stage, c) for c in stage.quota] for stage in self._schedule() if stage.quota
+            [self._layer(stage, c) for c in stage.quota]
+            for stage in self._schedule()
+            if stage.quota
         ]
         self._assign_parameters(stages)
         self._place_values(stages)
@@ -157,7 +159,7 @@ class _Layout:
             name=name,
             dist=sources[0].dist,
             num_nodes=units[0].num_nodes,
-            variables=np.array([unit.vector.var for unit in units], np.int32),
+            variables=np.array([_leaf(unit).var for unit in units], np.int32),
             param_ids=ids.astype(np.int32) if tied else None,
             constants=constants,
             num_params=len(sources),
@@ -221,7 +223,9 @@ class _Layout:
             self.group_units[name] = units
             self.row_of.update({key: (name, row) for key, row in rows.items()})
             for layer in (layers[i] for i in members):
-                _set_rows(layer, name, np.array([rows[_source(u)] for u in layer.units]), len(units))
+                _set_rows(
+                    layer, name, np.array([rows[_source(u)] for u in layer.units]), len(units)
+                )
 
     def _place_values(self, stages) -> None:
         for r, layer in _steps(stages):
@@ -244,7 +248,9 @@ class _Layout:
             num_elements=len(elements.factor_units),
             width=elements.width,
             children=self._child_tables(
-                elements.factor_units[None, None], elements.factor_offsets[None, None], elements.width
+                elements.factor_units[None, None],
+                elements.factor_offsets[None, None],
+                elements.width,
             ),
         )
 
@@ -259,7 +265,9 @@ class _Layout:
     def _collect_references(self, stages) -> None:
         """All reads of a unit by an element: `[number, 4]` (unit, offset, width, flow slot)."""
         root = self.table.root
-        slots = np.broadcast_to(1 + np.arange(len(root.factor_units))[:, None], root.factor_units.shape)
+        slots = np.broadcast_to(
+            1 + np.arange(len(root.factor_units))[:, None], root.factor_units.shape
+        )
         found = [_references(root.factor_units, root.factor_offsets, root.width, slots)]
         for layer in (layer for stage in stages for layer in stage):
             factors, offsets = layer.factors()
@@ -349,7 +357,7 @@ class _Layout:
 
 
 def _set_rows(layer: _Layer, name: str, rows: np.ndarray, size: int) -> None:
-    """Writes the parameter rows (`rows`, one a real unit) of a layer, and where its padding goes."""
+    """Writes a layer's parameter rows (`rows`, one a real unit), and where its padding goes."""
     layer.group = name
     counts = np.array([len(step) for step in layer.steps])
     starts = np.cumsum(counts) - counts
@@ -440,14 +448,19 @@ def _padded_table(rows, slots, offsets, shape: tuple[int, ...]) -> SlotTable:
 def _leaf_sources(units: Sequence[Unit]) -> tuple[list[InputNodes], np.ndarray]:
     """The distinct parameter owners of leaves, and the index of every leaf's."""
     rows: dict[InputNodes, int] = {}
-    ids = [rows.setdefault(unit.vector.get_source(), len(rows)) for unit in units]
+    ids = [rows.setdefault(_leaf(unit).get_source(), len(rows)) for unit in units]
     return list(rows), np.array(ids)
+
+
+def _leaf(unit: Unit) -> InputNodes:
+    assert isinstance(unit.vector, InputNodes)
+    return unit.vector
 
 
 def _sum_group(units: Sequence[SumUnit]) -> SumGroup:
     """The parameters of `units`: one row each."""
     shape = (len(units), units[0].num_blocks, units[0].block_nodes, units[0].num_children)
-    masks = [unit.vector.get_source().zero_param_mask for unit in units]
+    masks = [getattr(unit.vector, "zero_param_mask", None) for unit in units]
     mask = None
     if any(m is not None for m in masks):
         mask = np.zeros(shape, bool)
@@ -458,7 +471,7 @@ def _sum_group(units: Sequence[SumUnit]) -> SumGroup:
 
 
 def weights_from_edges(array: np.ndarray, edges: tuple[np.ndarray, ...]) -> np.ndarray:
-    """One unit's `[num_blocks, block_nodes, num_children]` out of `[E, block_size, ch_block_size]`."""
+    """A unit's `[blocks, block_nodes, num_children]` out of `[E, block_size, ch_block_size]`."""
     blocks = []
     for block in edges:  # [node blocks, child blocks] edge indices
         values = np.asarray(array)[block].transpose(0, 2, 1, 3)

@@ -1,7 +1,8 @@
 """The compiled form of a circuit: what `Circuit` walks. numpy only, and it prints as a table.
 
 Two kinds of arrays hold a pass over a batch of B samples. The *value array* of width K is
-`[slots, B, K]`: slot 0 is log 1, then the leaves, then the sums in the order in which they are computed.
+`[slots, B, K]`: slot 0 is log 1, then the leaves, then the sums in the order in which they are
+computed.
 The *flow array* of width w is `[slots, B, w]`: slot 0 is zero, then the root's elements, then the
 elements of every sum from the root down, so that a pass writes both arrays front to back.
 """
@@ -34,7 +35,7 @@ class WeightRows:
     Attributes:
         group: name of the parameter group, an array `[P, num_blocks, block_nodes, num_children]`.
         kind: "all", entry i of the layer reads row i; "fixed", every step reads `rows[0]`;
-            "slice", a step reads `quota` rows from `rows[r, 0]` on; "gather", a step reads `rows[r]`.
+            "slice", step r reads `quota` rows from `rows[r, 0]` on; "gather", it reads `rows[r]`.
         rows: int32 `[steps, quota]`.
         real: bool `[steps, quota]`, False for padded entries.
     """
@@ -50,8 +51,8 @@ class SumLayer:
     """Up to `quota` sum units of one shape in every step of a stage.
 
     Attributes:
-        num_blocks, block_nodes: a unit has `num_blocks * block_nodes` nodes; every block has its own
-            product with its own children.
+        num_blocks, block_nodes: a unit has `num_blocks * block_nodes` nodes; every block has a
+            product of its own, with its own children.
         num_elements, width: children of a block are `num_elements` runs of `width` nodes.
         children: by width of the value array, the factors, slots `[R, quota, blocks, elements, n]`.
         parents: by width of the flow array, the elements that a unit is a factor of, slots
@@ -161,7 +162,9 @@ class Program:
 
     def table(self) -> str:
         """One line a layer: how often it runs, its shapes, its parameters, its padding."""
-        rows = [("layer", "steps", "units", "product", "arity", "parameters", "padding")]
+        rows: list[tuple[str, ...]] = [
+            ("layer", "steps", "units", "product", "arity", "parameters", "padding")
+        ]
         for leaf in self.leaves:
             size = f"{leaf.num_leaves} x {leaf.num_nodes}"
             tied = f"{leaf.num_params} x {leaf.num_nodes}"

@@ -345,11 +345,14 @@ class Distribution(abc.ABC):
         """
         fields = dict(config)
         family = fields.pop("family", None)
-        known = {field.name for field in dataclasses.fields(cls)}
-        if family != cls.__name__ or not fields.keys() <= known:
+        known = dataclasses.fields(cls)
+        names = {field.name for field in known}
+        required = {field.name for field in known if field.default is dataclasses.MISSING}
+        if family != cls.__name__ or not required <= fields.keys() <= names:
             raise StructureError(
                 f"{cls.__name__}.from_config got {dict(config)}, and wants the family "
-                f"'{cls.__name__}' with fields among {sorted(known)}."
+                f"'{cls.__name__}' with the fields {sorted(names)} (of which {sorted(required)} "
+                f"have no default)."
             )
         return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()})
 

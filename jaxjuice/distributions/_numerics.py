@@ -1,8 +1,9 @@
 """Functions of probabilities whose values and gradients are right at the ends of their range."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jaxtyping import Array
 
 
@@ -51,11 +52,23 @@ def blend(old: Array, new: Array, step_size: Array) -> Array:
     return (1 - step_size) * old + step_size * new
 
 
+@partial(jax.custom_vjp, nondiff_argnums=(1,))
 def exp_at_least(raw: Array, minimum: float) -> Array:
-    """`max(exp(raw), minimum)` with the gradient of exp everywhere.
+    """`max(exp(raw), minimum)`, whose gradient is the value itself, as that of exp.
 
     The true gradient is 0 below the floor, where a parameter could never leave it again.
     """
-    floor = jnp.log(jnp.asarray(minimum, raw.dtype))
-    lifted = raw + lax.stop_gradient(jnp.maximum(raw, floor) - raw)
-    return jnp.maximum(jnp.exp(lifted), minimum)
+    return jnp.maximum(jnp.exp(raw), minimum)
+
+
+def _exp_at_least_forward(raw: Array, minimum: float) -> tuple[Array, Array]:
+    value = exp_at_least(raw, minimum)
+    return value, value
+
+
+def _exp_at_least_backward(minimum: float, value: Array, cotangent: Array) -> tuple[Array]:
+    del minimum
+    return (cotangent * value,)
+
+
+exp_at_least.defvjp(_exp_at_least_forward, _exp_at_least_backward)

@@ -93,7 +93,7 @@ def save(
     document = {
         "format": FORMAT_NAME,
         "format_version": FORMAT_VERSION,
-        "jaxjuice_version": _version("jaxjuice"),
+        "jaxjuice_version": installed_version(),
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "versions": {
             "python": platform.python_version(),
@@ -167,8 +167,9 @@ def model_info(path: str | os.PathLike[str]) -> ModelInfo:
     return ModelInfo(file_size=os.path.getsize(path), **fields)
 
 
-def _version(package: str) -> str:
+def installed_version() -> str:
+    """The version of jaxjuice, or "unknown" where it runs from a folder without being installed."""
     try:
-        return importlib.metadata.version(package)
+        return importlib.metadata.version("jaxjuice")
     except importlib.metadata.PackageNotFoundError:
         return "unknown"

@@ -1,7 +1,7 @@
 """The precision of the products of sum layers.
 
-A mode names what NVIDIA GPUs run; everywhere else (CPU, TPU, ROCm) and for float64 every mode runs at
-`lax.Precision.HIGHEST`. Batches below 16 do so too: they gain nothing from less.
+A mode names what NVIDIA GPUs run; everywhere else (CPU, TPU, ROCm) and for float64 every mode runs
+at `lax.Precision.HIGHEST`. Batches below 16 do so too: they gain nothing from less.
 """
 
 from typing import Literal

@@ -74,8 +74,8 @@ def varying_axes(*trees) -> frozenset:
 def match_varying(tree, axes: frozenset):
     """Marks the leaves of `tree` as varying over `axes`, so that they may meet what does.
 
-    Differentiated, this sums cotangents over these axes: parameters that all devices of a `shard_map`
-    share get the gradient of all samples.
+    Differentiated, this sums cotangents over these axes: parameters that all devices of a
+    `shard_map` share get the gradient of all samples.
     """
 
     def match(leaf):

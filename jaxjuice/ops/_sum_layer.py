@@ -1,8 +1,8 @@
 """Sum layers in log space, one product for each of X blocks of nodes.
 
 Letters as everywhere: e child values (log), p = exp(e - m), s = sum_j theta_j p_j, v node values,
-f node flows, q = f / s. A value is kept as `relative + scale` with one scale a sample and slot, so that
-log-likelihoods of thousands of nats lose no digits in the flows.
+f node flows, q = f / s. A value is kept as `relative + scale` with one scale a sample and slot, so
+that log-likelihoods of thousands of nats lose no digits in the flows.
 """
 
 from dataclasses import dataclass

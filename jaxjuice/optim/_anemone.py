@@ -28,8 +28,8 @@ class AnemoneState(NamedTuple):
 
     Attributes:
         count: Number of updates so far, int32 scalar.
-        momentum: Running average of the flows (before its bias correction), a tree like the flows
-            with their total weight among it; None where the momentum is 0.
+        momentum: Running average of the flows, a tree like them with their total weight among it;
+            None where the momentum is 0.
     """
 
     count: jax.Array
@@ -55,12 +55,13 @@ def anemone(
     `s F_n / N + (1 - s) TD_n`: about s where the node is visited as often as the circuit itself
     predicts, almost 0 where it is hardly visited.
 
-    Before that, flows *and their weight* pass through a running average, for t = 1, 2, ...
+    Before that, flows *and their weight* pass through a running average that starts at 0,
 
-        average <- momentum * average + (1 - momentum) * F,    F <- average / (1 - momentum^t),
+        average <- momentum * average + (1 - momentum) * F,
 
-    so the first update equals that without momentum. Averaging the weight too makes batches of
-    unequal size count by their samples; for equal batches it changes nothing.
+    and the average takes the place of F and N. Batches of unequal size so count by their samples.
+    The usual correction of the start, `average / (1 - momentum^t)` at update t, would multiply F
+    and N alike and cancels in F / N: the first update equals that without momentum as it is.
 
     A batch of weight 0 changes neither parameters nor state.
 
@@ -102,7 +103,7 @@ def anemone(
         next_count = increment(state.count)
         average = None
         if has_momentum:
-            average, flows = _averaged(flows, state.momentum, next_count, momentum)
+            average = flows = _averaged(flows, state.momentum, momentum)
         scale = step_size_at(step_size, state.count, dtype)
         mixed = _anchored(flows, pc.top_down_flows(params), scale)
         new_params = m_step(
@@ -120,19 +121,14 @@ def anemone(
     return FlowTransformation(init, update, pc)
 
 
-def _averaged(flows: Any, average: Any, count: jax.Array, momentum: Any) -> tuple[Any, Any]:
-    """The new running average of the flows, and the same without the bias of its zero start."""
+def _averaged(flows: Any, average: Any, momentum: Any) -> Any:
+    """The new running average of the flows."""
 
     def blend(old: jax.Array, new: jax.Array) -> jax.Array:
         rate = jnp.asarray(momentum).astype(old.dtype)
         return rate * old + (1 - rate) * new.astype(old.dtype)
 
-    def corrected(value: jax.Array) -> jax.Array:
-        rate = jnp.asarray(momentum).astype(value.dtype)
-        return value / (1 - rate ** count.astype(value.dtype))
-
-    average = jax.tree.map(blend, average, flows)
-    return average, jax.tree.map(corrected, average)
+    return jax.tree.map(blend, average, flows)
 
 
 def _anchored(flows: Any, top_down_flows: Any, step_size: jax.Array) -> Any:

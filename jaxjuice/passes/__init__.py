@@ -1,6 +1,8 @@
 """Walks over a `Program`: values bottom-up, flows top-down. Pure functions of arrays."""
 
-from jaxjuice.passes._gradient import root_values as root_values
-from jaxjuice.passes._gradient import root_values_and_flows as root_values_and_flows
+from jaxjuice.passes._gradient import (
+    root_values as root_values,
+    root_values_and_flows as root_values_and_flows,
+)
 from jaxjuice.passes._top_down import top_down as top_down
 from jaxjuice.passes._walk import Walk as Walk

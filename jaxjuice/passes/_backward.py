@@ -1,12 +1,11 @@
 """The pass top-down: flows of all elements, leaves and parameters.
 
-Every unit *pulls* its flow from the elements that it is a factor of, so nothing is scattered and the
-result does not depend on an order of execution. Parameter gradients are products of two factors that
-the walk leaves behind, one product over all steps of a stage: a batch that is sharded over devices is
-reduced once for every parameter, never inside a loop.
+Every unit *pulls* its flow from the elements that it is a factor of, so nothing is scattered and
+the result does not depend on an order of execution. Parameter gradients are products of two factors
+that
+the walk leaves behind, one product over all steps of a stage: a batch that is sharded over devices
+is reduced once for every parameter, never inside a loop.
 """
-
-from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -70,7 +69,7 @@ def backward(
     for layer in (layer for stage in program.stages for layer in stage if layer.num_steps > 1):
         for rows, copies in _copies(layer):
             entries = copies.reshape(-1)
-            q, p = _factors(walk, layer, *finished, weights[layer.weights.group], entries)
+            q, p = _factors(walk, layer, finished, weights[layer.weights.group], entries)
             gradients.add(walk, layer, rows, copies.shape[1], q, p)
     leaf_flows = [
         read_flows(flows, tables, leaf.num_leaves, leaf.num_nodes, leaf.pieces)
@@ -163,8 +162,11 @@ def _choose(layer: SumLayer, x: Array, entries: np.ndarray) -> Array:
     return jnp.where(real, blocks, jnp.zeros_like(blocks)).reshape(-1, *x.shape[1:])
 
 
-def _factors(walk: Walk, layer: SumLayer, values, flows, theta: Array, entries: np.ndarray):
+def _factors(
+    walk: Walk, layer: SumLayer, arrays: tuple[Values, Arrays], theta: Array, entries: np.ndarray
+) -> tuple[Array, Array]:
     """The two factors of the parameter gradient, for `entries` (-1: none) of a layer's steps."""
+    values, flows = arrays
     tables = {
         "children": _take_entries(layer.children, entries),
         "parents": _take_entries(layer.parents, entries),
@@ -184,7 +186,7 @@ def _flat(weights: Array) -> Array:
 
 
 def _take_entries(tables, entries: np.ndarray):
-    """Rows `entries` of tables whose first two axes are steps and places in a step; -1 gives slot 0."""
+    """Rows `entries` of tables `[steps, quota, ...]` read as one axis; -1 gives slot 0."""
 
     def take(array):
         if array is None:

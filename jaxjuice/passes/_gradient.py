@@ -83,5 +83,5 @@ def root_values_and_flows(
 
 
 def _matched(*trees):
-    """Under `shard_map`, all arguments vary alike: cotangents are then summed where they must be."""
+    """Under `shard_map`, all arguments vary alike: cotangents are then summed as they must."""
     return ops.match_varying(trees, ops.varying_axes(trees))

@@ -22,8 +22,8 @@ def top_down(walk: Walk, weights: dict[str, Array]) -> tuple[dict[str, Array], l
     """TD(root) = 1 / num_roots; TD(c) = sum of TD(n) theta[n, c] over the parents n of c.
 
     Returns:
-        TD of sum nodes by parameter group `[P, blocks, M]`, summed over tied copies, and of the leaves
-        of each leaf layer `[V, K]`.
+        TD of sum nodes by parameter group `[P, blocks, M]`, summed over tied copies, and of the
+        leaves of each leaf layer `[V, K]`.
     """
     program, root = walk.program, walk.program.root
     dtype = jnp.result_type(*jax.tree.leaves(weights)) if weights else jnp.dtype("float32")
@@ -40,9 +40,7 @@ def top_down(walk: Walk, weights: dict[str, Array]) -> tuple[dict[str, Array], l
             outputs = []
             for layer, table in reversed(list(zip(stage, tables, strict=True))):
                 theta = layer_weights(layer, table, weights[layer.weights.group])
-                f = read_flows(
-                    flows, table["parents"], layer.quota, layer.num_nodes, layer.pieces
-                )
+                f = read_flows(flows, table["parents"], layer.quota, layer.num_nodes, layer.pieces)
                 f, flows = lax.optimization_barrier((f, flows))
                 blocks = split_blocks(layer, f)
                 children = ops.dot(
@@ -73,5 +71,3 @@ def top_down(walk: Walk, weights: dict[str, Array]) -> tuple[dict[str, Array], l
         for leaf, tables in zip(program.leaves, leaf_tables(program), strict=True)
     ]
     return totals, leaves
-
-

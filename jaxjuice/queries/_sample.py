@@ -35,9 +35,7 @@ def sample(pc: Circuit, params: Params, key: PRNGKeyArray, num_samples: int) -> 
         StructureError: if there are several roots, or leaves that are `External`.
     """
     if pc.num_roots != 1:
-        raise StructureError(
-            f"sample: the circuit has {pc.num_roots} roots, and only one distribution can be sampled."
-        )
+        raise StructureError(f"sample: the circuit has {pc.num_roots} roots, and one is wanted.")
     if any(leaf.dist.is_external for leaf in pc.program.leaves):
         raise StructureError("sample: External leaves have no distribution to sample from.")
     return _sample(pc, params, key, num_samples)
@@ -125,5 +123,3 @@ def _join(pc: Circuit, params: Params, columns, num_samples: int) -> Array:
         drawn = jnp.where(nodes >= 0, values.astype(dtype), jnp.zeros((), dtype))
         x = x.at[leaf.variables].add(drawn)
     return x.T
-
-

@@ -54,7 +54,7 @@ def test_a_long_chain_compiles_to_the_same_kernels_as_a_short_one() -> None:
 
 @pytest.mark.parametrize("name", ("chain", "tree"))
 def test_arrays_are_written_in_place(name: str) -> None:
-    """No copy of a value or flow array stands in a loop, where it would cost as much as all steps."""
+    """No copy of a value or flow array stands in a loop: it would cost as much as all steps."""
     if name == "chain":
         pc, params, x = _hmm(200)
     else:

@@ -54,8 +54,12 @@ def test_missing_rows_and_columns() -> None:
     row = np.array([[False, False], [False, False], [True, True]])
     lls, flows = pc.log_likelihood_and_flows(params, x, row)
     np.testing.assert_allclose(lls[2], 0.0, atol=1e-6)
-    np.testing.assert_allclose(lls, oracle.log_likelihood(root, pc.node_params(params), x, row)[:, 0], atol=1e-6)
-    np.testing.assert_allclose(flows.inputs["categorical0"]["counts"].sum((1, 2)), [3, 3], rtol=1e-6)
+    np.testing.assert_allclose(
+        lls, oracle.log_likelihood(root, pc.node_params(params), x, row)[:, 0], atol=1e-6
+    )
+    np.testing.assert_allclose(
+        flows.inputs["categorical0"]["counts"].sum((1, 2)), [3, 3], rtol=1e-6
+    )
     column = np.array([False, True])
     np.testing.assert_allclose(
         pc.log_likelihood(params, x[:2], column), np.log([0.55, 0.45]), rtol=1e-6
@@ -127,12 +131,15 @@ def test_an_id_out_of_range_is_an_error_and_nan_inside_jit() -> None:
     x = np.array([[0, 2], [0, 1], [-1, 0]])
     with pytest.raises(juice.DataError, match="column 0 of x holds -1"):
         pc.log_likelihood(params, x)
-    for lls in (jax.jit(pc.log_likelihood)(params, x), pc.log_likelihood(params, x, validate=False)):
+    for lls in (
+        jax.jit(pc.log_likelihood)(params, x),
+        pc.log_likelihood(params, x, validate=False),
+    ):
         np.testing.assert_array_equal(np.isnan(lls), [True, False, True])
 
 
 def test_a_long_chain_in_float32() -> None:
-    """Its flows keep their digits: values of -2300 nats would lose four if they were stored whole."""
+    """Its flows keep their digits: values of -2300 nats, stored whole, would lose four."""
     root = juice.structures.HMM(1000, 4, 10)
     pc = juice.compile(root)
     params = pc.init(jax.random.key(0))
@@ -173,5 +180,7 @@ def test_a_node_without_flow_keeps_its_parameters() -> None:
     updates, _ = tx.update(flows, tx.init(params), params)
     new = jax.tree.map(jnp.add, params, updates)
     probs = np.asarray(new["inputs"]["categorical0"]["probs"])
-    np.testing.assert_array_equal(probs[1, :, 1], params["inputs"]["categorical0"]["probs"][1, :, 1])
+    np.testing.assert_array_equal(
+        probs[1, :, 1], params["inputs"]["categorical0"]["probs"][1, :, 1]
+    )
     assert _finite(new)

@@ -85,7 +85,8 @@ def test_evaluate_agrees_with_the_library(folder):
     mean = float(pc.log_likelihood(params, binary_images().reshape(60, 6)).mean())
     printed = float(result.stdout.split("log-likelihood")[1].split()[0])
     assert printed == pytest.approx(mean, abs=2e-4)
-    assert f"{-mean / np.log(2) / 6:.3f}" in result.stdout
+    bits = float(result.stdout.split("bits per dimension")[0].split()[-1])
+    assert bits == pytest.approx(-mean / np.log(2) / 6, abs=1e-4)
 
 
 def test_sample_formats(folder):
@@ -279,3 +280,5 @@ def test_as_a_program(folder):
         done.stderr == "jaxjuice: error: nowhere.jjc cannot be read: No such file or directory.\n"
     )
     assert done.stdout == ""
+    version = invoke("--version")
+    assert version.exit_code == 0 and version.stdout.startswith("jaxjuice ")

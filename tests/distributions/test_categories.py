@@ -5,8 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxjuice.distributions import Categorical, LeafGroup
-from jaxjuice.distributions import _categories as categories
+from jaxjuice.distributions import Categorical, LeafGroup, _categories as categories
 
 
 def make_probs(num_params, num_cats, num_nodes, seed=0):

@@ -209,6 +209,31 @@ def test_equal_seeds_give_equal_bits():
         _assert_equal(_fit(seed=3).params, _fit(seed=4).params)
 
 
+def test_the_order_changes_with_the_epoch():
+    _, pc = mixture()
+    x = np.arange(40).reshape(-1, 1).repeat(3, 1) % 3
+    orders = []
+
+    def init(params):
+        return ()
+
+    def update(flows, state, params):
+        jax.debug.callback(lambda f: orders.append(float(f.ravel()[0])), flows.sums[name])
+        return jax.tree.map(jnp.zeros_like, params), state
+
+    (name,) = pc.sum_groups
+    tx = juice.optim.FlowTransformation(init, update, pc)
+    _fit(x, tx, epochs=2, batch_size=10)
+    jax.effects_barrier()
+    first, second = orders[:4], orders[4:]
+    assert len(second) == 4
+    assert sorted(first) != sorted(second)
+    orders.clear()
+    _fit(x, tx, epochs=2, batch_size=10, shuffle=False)
+    jax.effects_barrier()
+    np.testing.assert_allclose(orders[:4], orders[4:], rtol=1e-6)
+
+
 def test_data_too_large_for_the_device_give_the_same_bits(monkeypatch):
     x = categorical_data()
     mask = np.random.default_rng(0).random(x.shape) < 0.2
@@ -290,7 +315,7 @@ def test_external_log_densities_come_with_the_batches():
     x = np.zeros((20, 2), np.float32)
     scores = rng.normal(size=(20, 2, 2)).astype(np.float32)
     by_leaf = {leaf: scores[:, v] for v, leaf in enumerate(leaves)}
-    tx = juice.optim.mini_batch_em(pc, 0.5)
+    tx = juice.optim.full_batch_em(pc)
     options = {"epochs": 2, "batch_size": 8, "progress": False, "valid": None}
     results = [
         juice.fit(pc, initial(pc), Batch(x, external_log_probs=external), tx, **options)

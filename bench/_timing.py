@@ -1,0 +1,89 @@
+"""Timing of calls, several contenders in turn."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+import time
+from collections.abc import Callable, Mapping
+
+Action = Callable[[], object]
+
+
+@dataclasses.dataclass(frozen=True)
+class Timing:
+    """Wall times of equal calls, in seconds.
+
+    Attributes:
+        median: The middle one.
+        low, high: The quartiles; with fewer than 4 calls the extremes.
+        rounds: How many calls.
+    """
+
+    median: float
+    low: float
+    high: float
+    rounds: int
+
+    @classmethod
+    def of(cls, seconds: list[float]) -> Timing:
+        """Summarizes at least one time."""
+        low, high = min(seconds), max(seconds)
+        if len(seconds) >= 4:
+            low, _, high = statistics.quantiles(seconds, n=4, method="inclusive")
+        return cls(statistics.median(seconds), low, high, len(seconds))
+
+    def __str__(self) -> str:
+        return (
+            f"{readable(self.median)} ({readable(self.low)} to {readable(self.high)}, "
+            f"{self.rounds} rounds)"
+        )
+
+
+def readable(seconds: float) -> str:
+    """Three digits and a unit."""
+    if seconds >= 1:
+        return f"{seconds:.3g} s"
+    if seconds >= 1e-3:
+        return f"{seconds * 1e3:.3g} ms"
+    return f"{seconds * 1e6:.3g} us"
+
+
+def clock(action: Action) -> float:
+    """Seconds that one call takes."""
+    begin = time.perf_counter()
+    action()
+    return time.perf_counter() - begin
+
+
+def take_turns(
+    actions: Mapping[str, Action],
+    resets: Mapping[str, Action],
+    *,
+    seconds: float,
+    min_rounds: int = 5,
+    max_rounds: int = 100,
+) -> dict[str, Timing]:
+    """Times each action again and again, one call of each in turn.
+
+    Turns spread a busy moment of the machine over all contenders.
+
+    Args:
+        actions: What to time, by contender; each returns when its work is done.
+        resets: What to call before each action, untimed.
+        seconds: How long each contender goes on, its number of rounds permitting.
+        min_rounds, max_rounds: Bounds of the number of calls of each.
+    """
+    times: dict[str, list[float]] = {name: [] for name in actions}
+    playing = list(actions)
+    while playing:
+        for name in playing:
+            resets[name]()
+            times[name].append(clock(actions[name]))
+        playing = [
+            name
+            for name in playing
+            if len(times[name]) < min_rounds
+            or (len(times[name]) < max_rounds and sum(times[name]) < seconds)
+        ]
+    return {name: Timing.of(seconds) for name, seconds in times.items()}

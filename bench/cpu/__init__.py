@@ -1,0 +1,1 @@
+"""jaxjuice on a CPU, beside other libraries: `python -m bench.cpu`."""
