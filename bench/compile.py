@@ -1,9 +1,8 @@
 """Compile time and the first step: `python -m bench.compile`.
 
 Prints, for each circuit, the seconds to build the DAG, to compile it to a program, to trace and
-lower a
-training step (E-step and M-step), to compile that with XLA, and the seconds of its first and a
-later run. Times are of one run on this machine; nothing else should run on it.
+lower a training step (E-step and M-step), to compile that with XLA, and the seconds of its first
+and a later run. Times are of one run on this machine; nothing else should run on it.
 """
 
 import time

@@ -2,9 +2,8 @@
 
 Compile time grows with the number of distinct step shapes, run time with padded work and with the
 number of steps. A *step* runs up to `quota[c]` units of every class c at once (units of one class
-have
-one shape); a *stage* is a run of steps with equal quotas, one `lax.scan` later. The levels of the
-graph are cut into segments by dynamic programming over estimated costs, then every segment is
+have one shape); a *stage* is a run of steps with equal quotas, one `lax.scan` later. The levels of
+the graph are cut into segments by dynamic programming over estimated costs, then every segment is
 list-scheduled.
 """
 

@@ -1,12 +1,11 @@
 """From node vectors to units: the pieces of a circuit that are computed and stored whole.
 
 A *unit* is a run of nodes of one stored node vector (inputs and sums; products are never stored)
-that
-occupies one slot of the value array. A sum unit reads *elements*: runs of `width` product nodes,
-each the sum (in log space) of some factors, a factor being a run of nodes inside another unit. The
-user's
-block size only says which edges exist; the unit and element widths found here are the widest at
-which all edges are whole runs, so a densely connected vector is one unit however it was blocked.
+that occupies one slot of the value array. A sum unit reads *elements*: runs of `width` product
+nodes, each the sum (in log space) of some factors, a factor being a run of nodes inside another
+unit. The user's block size only says which edges exist; the unit and element widths found here are
+the widest at which all edges are whole runs, so a densely connected vector is one unit however it
+was blocked.
 """
 
 from dataclasses import dataclass, field
