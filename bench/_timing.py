@@ -61,29 +61,31 @@ def take_turns(
     resets: Mapping[str, Action],
     *,
     seconds: float,
-    min_rounds: int = 5,
-    max_rounds: int = 100,
+    turns: int = 4,
+    rest: float = 0.1,
 ) -> dict[str, Timing]:
-    """Times each action again and again, one call of each in turn.
+    """Times each action again and again, in turns of several calls.
 
-    Turns spread a busy moment of the machine over all contenders.
+    Turns spread a busy moment of the machine over all contenders. Each begins with a rest, in which
+    the threads of the contender before fall asleep, and with a call that is not timed, which warms
+    the caches.
 
     Args:
         actions: What to time, by contender; each returns when its work is done.
         resets: What to call before each action, untimed.
-        seconds: How long each contender goes on, its number of rounds permitting.
-        min_rounds, max_rounds: Bounds of the number of calls of each.
+        seconds: About how long each contender is timed in all; at least one call a turn.
+        turns: How many turns each has.
+        rest: Seconds before a turn.
     """
     times: dict[str, list[float]] = {name: [] for name in actions}
-    playing = list(actions)
-    while playing:
-        for name in playing:
+    for _ in range(turns):
+        for name, action in actions.items():
+            time.sleep(rest)
             resets[name]()
-            times[name].append(clock(actions[name]))
-        playing = [
-            name
-            for name in playing
-            if len(times[name]) < min_rounds
-            or (len(times[name]) < max_rounds and sum(times[name]) < seconds)
-        ]
+            action()
+            spent = 0.0
+            while not spent or spent < seconds / turns:
+                resets[name]()
+                times[name].append(clock(action))
+                spent += times[name][-1]
     return {name: Timing.of(seconds) for name, seconds in times.items()}

@@ -1,6 +1,7 @@
 """Between the compiled layout of parameters and the layout of the DAG's node vectors."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -137,27 +138,48 @@ class NodeParameters:
 
 def init_params(pc: "Circuit", key: Array, perturbation: float, dtype: Any) -> Params:
     """See `Circuit.init`."""
-    program = pc.program
     sum_key, leaf_key = jax.random.split(key)
-    sums = {}
-    for index, (name, group) in enumerate(program.sum_groups.items()):
-        noise = jax.random.uniform(jax.random.fold_in(sum_key, index), group.shape, dtype)
-        weights = jnp.exp(-jnp.asarray(perturbation, dtype) * noise)
+    scale = jnp.asarray(perturbation, dtype)
+    # Numbers come from a call of their own: XLA would run the generator again in every kernel that
+    # reads them, and compile it as often.
+    size = sum(int(np.prod(group.shape)) for group in pc.sum_groups.values())
+    sums = _draw_sums(pc, _uniform(sum_key, size, np.dtype(dtype)), scale)
+    inputs = _draw_leaves(pc, leaf_key, scale, np.dtype(dtype))
+    return _with_given(pc.program, {"sums": sums, "inputs": inputs})
+
+
+@partial(jax.jit, static_argnums=(1, 2))
+def _uniform(key: Array, size: int, dtype: np.dtype) -> Array:
+    return jax.random.uniform(key, (size,), dtype)
+
+
+@partial(jax.jit, static_argnums=0)
+def _draw_sums(pc: "Circuit", noise: Array, perturbation: Array) -> dict[str, Array]:
+    sums, start = {}, 0
+    for name, group in pc.sum_groups.items():
+        size = int(np.prod(group.shape))
+        weights = jnp.exp(-perturbation * noise[start : start + size].reshape(group.shape))
         if group.zero_mask is not None:
             weights = jnp.where(group.zero_mask, jnp.zeros_like(weights), weights)
         sums[name] = weights / weights.sum(-1, keepdims=True)
+        start += size
+    return sums
+
+
+@partial(jax.jit, static_argnums=(0, 3))
+def _draw_leaves(pc: "Circuit", key: Array, perturbation: Array, dtype: np.dtype):
     inputs = {}
     for index, (name, group) in enumerate(pc.input_groups.items()):
         constants = {key: jnp.asarray(value) for key, value in group.constants.items()}
         inputs[name] = group.dist.init_params(
-            jax.random.fold_in(leaf_key, index),
+            jax.random.fold_in(key, index),
             constants,
             group.num_params,
             group.num_nodes,
             perturbation,
             dtype,
         )
-    return _with_given(program, {"sums": sums, "inputs": inputs})
+    return inputs
 
 
 def _with_given(program: Program, params: Params) -> Params:

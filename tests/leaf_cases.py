@@ -269,8 +269,8 @@ def _certain(name, dist, target, values, constants=None) -> Case:
 
 CASES = [
     _categorical("categorical_1", 1),
-    _categorical("categorical_3_one_hot", 3),
-    _categorical("categorical_7_scatter", 7),
+    _categorical("categorical_3", 3),
+    _categorical("categorical_7", 7),
     _categorical("categorical_zero", 5, zero=True),
     _masked("rev_range", [[1, 4], [0, 6], [2, 2]]),
     _binomial("bernoulli", 1, dists.Bernoulli()),
@@ -294,3 +294,6 @@ CASES = [
 
 LEARNING = [case for case in CASES if case.dist.param_shapes()]
 """The cases that have parameters."""
+
+ONE_EACH = list({type(case.dist): case for case in CASES}.values())
+"""One case of every family, the last of each; the ones with zero probabilities among them."""

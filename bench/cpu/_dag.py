@@ -27,7 +27,7 @@ def leaf_probs(pc: Circuit, params: dict, ns: InputNodes) -> np.ndarray:
     """Probabilities of categorical inputs, `[num_nodes, num_cats]`."""
     if not isinstance(ns.dist, Categorical):
         raise ValueError(f"{ns} is not categorical.")
-    return np.asarray(pc.get_node_params(params, ns)["probs"])
+    return np.array(pc.get_node_params(params, ns)["probs"])
 
 
 def check_elementwise(ns: ProductNodes) -> None:

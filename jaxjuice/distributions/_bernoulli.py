@@ -70,10 +70,9 @@ class Bernoulli(Distribution):
 
     def log_prob(self, leaf: LeafGroup, x: Observations) -> LogProbs:
         value, legal = whole_numbers(x, 1)
-        prob = leaf.params["prob"]
-        log_one = leaf.spread(log_probability(prob))[:, None]
-        log_zero = leaf.spread(log_probability(1 - prob))[:, None]
-        return nan_where_illegal(jnp.where((value == 1)[:, :, None], log_one, log_zero), legal)
+        prob = leaf.spread(leaf.params["prob"])[:, None]
+        chosen = jnp.where((value == 1)[:, :, None], prob, 1 - prob)
+        return nan_where_illegal(log_probability(chosen), legal)
 
     def statistics(self, leaf: LeafGroup, x: Observations, flows: LeafFlows) -> LeafArrays:
         value, legal = whole_numbers(x, 1)

@@ -4,6 +4,7 @@ A row is what one category has at all K nodes, so that an observation reads (or 
 neighbours in memory.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -27,8 +28,8 @@ from jaxjuice.distributions._types import (
     WholeNumbers,
 )
 
-_MAX_ONE_HOT_CATEGORIES = 16
-"""Up to here (and to K) counting by a product with one-hot columns beats a scatter on a CPU."""
+_MAX_ONE_HOT_CATEGORIES = 8
+"""Up to here (and to K / 2) counting by a product with one-hot columns beats a scatter on a CPU."""
 
 
 # ------------------------------------------------------------------------------ rows of a table
@@ -67,7 +68,17 @@ def rows_of(leaf: LeafGroup, table: CategoryTable, category: WholeNumbers) -> Lo
 def _rows_of(table: CategoryTable, table_ids: ParamIds, category: WholeNumbers) -> LogProbs:
     num_categories, num_nodes = table.shape[1:]
     rows = table_ids[:, None] * num_categories + category
-    return table.reshape(-1, num_nodes).at[rows].get(mode="promise_in_bounds")
+    # Not `table[rows]`, which spends a comparison and a select on negative indices.
+    dimensions = lax.GatherDimensionNumbers(
+        offset_dims=(2,), collapsed_slice_dims=(0,), start_index_map=(0,)
+    )
+    return lax.gather(
+        table.reshape(-1, num_nodes),
+        rows[:, :, None],
+        dimensions,
+        slice_sizes=(1, num_nodes),
+        mode=lax.GatherScatterMode.PROMISE_IN_BOUNDS,
+    )
 
 
 def _rows_of_forward(table: CategoryTable, table_ids: ParamIds, category: WholeNumbers) -> Any:
@@ -109,10 +120,10 @@ def _count(
 ) -> CategoryTable:
     """Counts by a product with one-hot columns where C is small, else by scattering rows.
 
-    With C <= K the one-hot columns are never larger than the flows, so memory stays bounded.
+    With C <= K / 2 the one-hot columns are smaller than the flows, so memory stays bounded.
     """
     num_params, num_categories, num_nodes = shape
-    if num_categories <= min(_MAX_ONE_HOT_CATEGORIES, num_nodes):
+    if num_categories <= max(1, min(_MAX_ONE_HOT_CATEGORIES, num_nodes // 2)):
         every_category = jnp.arange(num_categories, dtype=category.dtype)[None, :, None]
         one_hot = category[:, None, :] == every_category
         if legal is not None:
@@ -144,7 +155,8 @@ def random_probs(
     allowed: CategoryMask | None = None,
 ) -> CategoryTable:
     """Random probabilities: `exp(-perturbation * U[0, 1))` where allowed, normalized per node."""
-    uniform = jax.random.uniform(key, shape, dtype)
+    # One axis: over several, XLA's generator takes three times as long to compile.
+    uniform = jax.random.uniform(key, (math.prod(shape),), dtype).reshape(shape)
     table = jnp.exp(-jnp.asarray(perturbation, dtype) * uniform)
     if allowed is not None:
         table = jnp.where(allowed, table, jnp.zeros_like(table))

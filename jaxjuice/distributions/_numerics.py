@@ -1,7 +1,5 @@
 """Functions of probabilities whose values and gradients are right at the ends of their range."""
 
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array
@@ -52,23 +50,26 @@ def blend(old: Array, new: Array, step_size: Array) -> Array:
     return (1 - step_size) * old + step_size * new
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(1,))
 def exp_at_least(raw: Array, minimum: float) -> Array:
     """`max(exp(raw), minimum)`, whose gradient is the value itself, as that of exp.
 
     The true gradient is 0 below the floor, where a parameter could never leave it again.
     """
+    return _exp_at_least(raw, jnp.asarray(minimum, raw.dtype))
+
+
+@jax.custom_vjp
+def _exp_at_least(raw: Array, minimum: Array) -> Array:
     return jnp.maximum(jnp.exp(raw), minimum)
 
 
-def _exp_at_least_forward(raw: Array, minimum: float) -> tuple[Array, Array]:
-    value = exp_at_least(raw, minimum)
+def _exp_at_least_forward(raw: Array, minimum: Array) -> tuple[Array, Array]:
+    value = _exp_at_least(raw, minimum)
     return value, value
 
 
-def _exp_at_least_backward(minimum: float, value: Array, cotangent: Array) -> tuple[Array]:
-    del minimum
-    return (cotangent * value,)
+def _exp_at_least_backward(value: Array, cotangent: Array) -> tuple[Array, None]:
+    return cotangent * value, None
 
 
-exp_at_least.defvjp(_exp_at_least_forward, _exp_at_least_backward)
+_exp_at_least.defvjp(_exp_at_least_forward, _exp_at_least_backward)

@@ -53,8 +53,13 @@ def real_numbers(x: Observations, dtype: Any) -> tuple[Reals, Legal]:
 
 
 def nan_where_illegal(log_probs: LogProbs, legal: Legal) -> LogProbs:
-    """Puts NaN into the entries of illegal values; no gradient flows there."""
-    return jnp.where(legal[:, :, None], log_probs, jnp.full_like(log_probs, jnp.nan))
+    """Puts NaN into the entries of illegal values.
+
+    By adding, not selecting: a select makes XLA's CPU compiler branch around the logarithm that it
+    fuses with it, and the loop is no longer vectorized.
+    """
+    zero = jnp.zeros((), log_probs.dtype)
+    return log_probs + jnp.where(legal, zero, jnp.full_like(zero, jnp.nan))[:, :, None]
 
 
 def whole_number_problem(column: np.ndarray, high: int | None, family: str) -> str | None:

@@ -7,6 +7,8 @@ the walk leaves behind, one product over all steps of a stage: a batch that is s
 is reduced once for every parameter, never inside a loop.
 """
 
+from collections.abc import Sequence
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,14 +16,13 @@ from jax import Array, lax
 
 from jaxjuice import ops
 from jaxjuice.compiler import SumLayer
-from jaxjuice.passes._forward import Values, block_shifts
+from jaxjuice.passes._forward import Saved, Values
 from jaxjuice.passes._walk import (
     Arrays,
     Walk,
     layer_inputs,
     layer_weights,
     leaf_tables,
-    read_children,
     read_flows,
     run_stage,
     split_blocks,
@@ -29,14 +30,19 @@ from jaxjuice.passes._walk import (
 
 
 def backward(
-    walk: Walk, weights: dict[str, Array], values: Values, lls: Array, root_flows: Array
+    walk: Walk,
+    weights: dict[str, Array],
+    values: Values,
+    saved: Sequence[Sequence[Saved]],
+    lls: Array,
+    root_flows: Array,
 ) -> tuple[dict[str, Array], list[Array]]:
     """Gradients by hand.
 
     Args:
         walk: the program and its settings.
         weights: sum parameters by group.
-        values, lls: what `forward` returned.
+        values, saved, lls: what `forward` returned.
         root_flows: `[B, num_roots]`, any sign; counts as 0 where the root is -inf.
 
     Returns:
@@ -48,8 +54,10 @@ def backward(
     root_flows = jnp.where(lls > -jnp.inf, root_flows, jnp.zeros_like(root_flows))
     flows = _with_root(walk, values, root_flows)
     gradients = _Gradients(weights)
-    for stage in reversed(program.stages):
+    for stage, kept in reversed(list(zip(program.stages, saved, strict=True))):
         inputs = [layer_inputs(layer, weights[layer.weights.group]) for layer in stage]
+        for table, more in zip(inputs, kept, strict=True):
+            table["saved"] = more
         single = stage[0].num_steps == 1
 
         def step(flows: Arrays, tables, stage=stage, single=single):
@@ -63,14 +71,17 @@ def backward(
         flows, factors = run_stage(step, flows, inputs, reverse=True)
         if single:
             for layer, (q, p) in zip(stage, factors, strict=True):
-                gradients.add_entries(walk, layer, q[0], p[0])
+                for rows, copies in _copies(layer):
+                    chosen = [_choose(layer, x[0], copies.reshape(-1)) for x in (q, p)]
+                    gradients.add(walk, layer, rows, copies.shape[1], *chosen)
     # A barrier, or XLA would fuse these reads with the walk's and keep copies of the flows.
     finished = lax.optimization_barrier((values, flows))
-    for layer in (layer for stage in program.stages for layer in stage if layer.num_steps > 1):
-        for rows, copies in _copies(layer):
-            entries = copies.reshape(-1)
-            q, p = _factors(walk, layer, finished, weights[layer.weights.group], entries)
-            gradients.add(walk, layer, rows, copies.shape[1], q, p)
+    for stage, kept in zip(program.stages, saved, strict=True):
+        for layer, more in zip(stage, kept, strict=True):
+            for rows, copies in _copies(layer) if layer.num_steps > 1 else ():
+                theta = weights[layer.weights.group]
+                q, p = _factors(walk, layer, finished, more, theta, copies.reshape(-1))
+                gradients.add(walk, layer, rows, copies.shape[1], q, p)
     leaf_flows = [
         read_flows(flows, tables, leaf.num_leaves, leaf.num_nodes, leaf.pieces)
         for leaf, tables in zip(program.leaves, leaf_tables(program), strict=True)
@@ -89,33 +100,27 @@ def _with_root(walk: Walk, values: Values, root_flows: Array) -> Arrays:
 
 
 def _run_layer(walk: Walk, layer: SumLayer, values: Values, flows: Arrays, table, theta: Array):
-    p, v, f = _read_layer(walk, layer, values, flows, table, layer.quota)
-    q = ops.flow_ratio(v, f, walk.propagation)
+    v = lax.dynamic_slice_in_dim(
+        values.relative[layer.num_nodes], table["value_start"], layer.quota
+    )
+    q = _flow_ratio(walk, layer, v, flows, table["parents"], table["saved"].correction)
     # All reads of the flows end here, or XLA would keep a copy of the array for a second one.
     q, flows = lax.optimization_barrier((q, flows))
-    element_flows, p = ops.sum_layer_backward(p, q, theta, walk.propagation, walk.precision)
+    element_flows, p = ops.sum_layer_backward(
+        table["saved"].p, q, theta, walk.propagation, walk.precision
+    )
     w = layer.width
     update = split_elements(layer, element_flows)
     return {**flows, w: ops.write_slots(flows[w], update, table["flow_start"])}, (q, p)
 
 
-def _read_layer(walk: Walk, layer: SumLayer, values: Values, flows: Arrays, table, count: int):
-    """p `[count * blocks, B, N]`, and the nodes' values and flows `[count * blocks, B, M]`.
-
-    `table["slots"]`, or `count` slots from `table["value_start"]` on, are the units.
-    """
-    e, scale = read_children(values.relative, values.scale, table["children"], layer.width)
-    p, shift = ops.exponentiate(e, scale, walk.propagation)
-    v = values.relative[layer.num_nodes]
-    if "slots" in table:
-        v = v.at[table["slots"]].get(mode="promise_in_bounds", wrap_negative_indices=False)
-    else:
-        v = lax.dynamic_slice_in_dim(v, table["value_start"], count)
+def _flow_ratio(walk: Walk, layer: SumLayer, v: Array, flows: Arrays, parents, correction) -> Array:
+    """q `[units * blocks, B, M]` of units with values `v` `[units, B, blocks * M]`."""
+    f = read_flows(flows, parents, len(v), layer.num_nodes, layer.pieces)
     v = split_blocks(layer, v)
-    if layer.num_blocks > 1:
-        v = v - block_shifts(layer, shift)[1][..., None]
-    f = read_flows(flows, table["parents"], count, layer.num_nodes, layer.pieces)
-    return p, v, split_blocks(layer, f)
+    if correction is not None:
+        v = v - correction[..., None]
+    return ops.flow_ratio(v, split_blocks(layer, f), walk.propagation)
 
 
 def split_elements(layer: SumLayer, flows: Array) -> Array:
@@ -134,12 +139,6 @@ class _Gradients:
         self.weights = weights
         self.by_group: dict[str, Array] = {}
 
-    def add_entries(self, walk: Walk, layer: SumLayer, q: Array, p: Array) -> None:
-        """From the factors of a single step, `[quota * blocks, B, ...]`."""
-        for rows, copies in _copies(layer):
-            chosen = [_choose(layer, x, copies.reshape(-1)) for x in (q, p)]
-            self.add(walk, layer, rows, copies.shape[1], *chosen)
-
     def add(self, walk: Walk, layer: SumLayer, rows: np.ndarray, copies: int, q: Array, p: Array):
         """From factors `[len(rows) * copies * blocks, B, ...]`: tied copies are more samples."""
         theta = self.weights[layer.weights.group]
@@ -154,35 +153,47 @@ class _Gradients:
 
 
 def _choose(layer: SumLayer, x: Array, entries: np.ndarray) -> Array:
-    """Entries of `[quota * blocks, B, D]`; zeros for -1."""
-    if np.array_equal(entries, np.arange(len(x) // layer.num_blocks)):
+    """Entries of `[entries * blocks, B, ...]`; zeros for -1."""
+    count = len(x) // layer.num_blocks
+    if np.array_equal(entries, np.arange(count)):
         return x
-    blocks = x.reshape(len(x) // layer.num_blocks, layer.num_blocks, *x.shape[1:])[entries]
-    real = jnp.asarray((entries >= 0)[:, None, None, None])
-    return jnp.where(real, blocks, jnp.zeros_like(blocks)).reshape(-1, *x.shape[1:])
+    chosen = x.reshape(count, layer.num_blocks, *x.shape[1:])[entries]
+    if (entries < 0).any():
+        real = jnp.asarray((entries >= 0).reshape(-1, *[1] * (chosen.ndim - 1)))
+        chosen = jnp.where(real, chosen, jnp.zeros_like(chosen))
+    return chosen.reshape(len(entries) * layer.num_blocks, *x.shape[1:])
 
 
 def _factors(
-    walk: Walk, layer: SumLayer, arrays: tuple[Values, Arrays], theta: Array, entries: np.ndarray
+    walk: Walk,
+    layer: SumLayer,
+    arrays: tuple[Values, Arrays],
+    saved: Saved,
+    theta: Array,
+    entries: np.ndarray,
 ) -> tuple[Array, Array]:
-    """The two factors of the parameter gradient, for `entries` (-1: none) of a layer's steps."""
+    """The two factors of the parameter gradient, for `entries` (-1: none) of a layer's steps.
+
+    q is computed again from the finished flows: kept in the loop, it would be their second read.
+    """
     values, flows = arrays
-    tables = {
-        "children": _take_entries(layer.children, entries),
-        "parents": _take_entries(layer.parents, entries),
-        "slots": _value_slots(layer)[entries],
-    }
-    tables = lax.optimization_barrier(jax.tree.map(jnp.asarray, tables))
-    p, v, f = _read_layer(walk, layer, values, flows, tables, len(entries))
-    q = ops.flow_ratio(v, f, walk.propagation)
+    parents = _take_entries(layer.parents, entries)
+    slots = _value_slots(layer)[entries]
+    parents, slots = lax.optimization_barrier(jax.tree.map(jnp.asarray, (parents, slots)))
+    v = values.relative[layer.num_nodes]
+    v = v.at[slots].get(mode="promise_in_bounds", wrap_negative_indices=False)
+    p, correction = (None if x is None else _choose(layer, _flat(x), entries) for x in saved)
+    q = _flow_ratio(walk, layer, v, flows, parents, correction)
+    assert p is not None
     if walk.propagation.is_max:
         own = theta[layer.weights.rows.reshape(-1)[entries]]
         _, p = ops.sum_layer_backward(p, q, _flat(own), walk.propagation, walk.precision)
     return q, p
 
 
-def _flat(weights: Array) -> Array:
-    return weights.reshape(-1, *weights.shape[2:])
+def _flat(x: Array) -> Array:
+    """Joins the first two axes."""
+    return x.reshape(x.shape[0] * x.shape[1], *x.shape[2:])
 
 
 def _take_entries(tables, entries: np.ndarray):

@@ -26,32 +26,50 @@ class Values(NamedTuple):
     scale: Arrays
 
 
+class Saved(NamedTuple):
+    """What the backward pass would have to compute again, of one layer and all its R steps.
+
+    Attributes:
+        p: `[R, quota * blocks, B, N]`, as `ops.exponentiate` returns it.
+        correction: `[R, quota * blocks, B]`, what the relative values of a unit's blocks gained
+            when they took one scale; None where units are single blocks.
+    """
+
+    p: Array
+    correction: Array | None
+
+
 def forward(
-    walk: Walk, weights: dict[str, Array], leaf_values: Sequence[Array]
-) -> tuple[Array, Values]:
+    walk: Walk, weights: dict[str, Array], leaf_values: Sequence[Array], *, save: bool
+) -> tuple[Array, Values, list[list[Saved]]]:
     """Log-likelihoods and all values.
 
     Args:
         walk: the program and its settings.
         weights: sum parameters by group.
         leaf_values: log-densities `[V, B, K]` of each leaf layer.
+        save: whether a backward pass follows.
 
     Returns:
-        `[B, num_roots]`, and the values.
+        `[B, num_roots]`, the values, and, with `save`, what was saved of each layer of each stage.
     """
     program = walk.program
     values = _with_leaves(walk, weights, leaf_values)
+    saved = []
     for stage in program.stages:
         inputs = [layer_inputs(layer, weights[layer.weights.group]) for layer in stage]
 
         def step(values: Values, tables, stage=stage):
+            kept = []
             for layer, table in zip(stage, tables, strict=True):
                 theta = layer_weights(layer, table, weights[layer.weights.group])
-                values = _run_layer(walk, layer, values, table, theta)
-            return values, []
+                values, more = _run_layer(walk, layer, values, table, theta)
+                kept.append(more if save else None)
+            return values, kept
 
-        values, _ = run_stage(step, values, inputs)
-    return root_elements(walk, values), values
+        values, kept = run_stage(step, values, inputs)
+        saved.append(kept)
+    return root_elements(walk, values), values, saved
 
 
 def root_elements(walk: Walk, values: Values) -> Array:
@@ -75,22 +93,24 @@ def _with_leaves(walk: Walk, weights, leaf_values: Sequence[Array]) -> Values:
     return values
 
 
-def _run_layer(walk: Walk, layer, values: Values, table, theta: Array) -> Values:
+def _run_layer(walk: Walk, layer, values: Values, table, theta: Array) -> tuple[Values, Saved]:
     e, scale = read_children(values.relative, values.scale, table["children"], layer.width)
     p, shift = ops.exponentiate(e, scale, walk.propagation)
     v = ops.sum_layer_forward(p, theta, walk.propagation, walk.precision)
+    correction = None
     if layer.num_blocks > 1:
-        shift, correction = block_shifts(layer, shift)
+        shift, correction = _common_scale(layer, shift)
         v = v + correction[..., None]
     v = join_blocks(layer, v)
     k = layer.num_nodes
-    return Values(
+    values = Values(
         {**values.relative, k: ops.write_slots(values.relative[k], v, table["value_start"])},
         {**values.scale, k: ops.write_slots(values.scale[k], shift, table["value_start"])},
     )
+    return values, Saved(p, correction)
 
 
-def block_shifts(layer, shift: Array) -> tuple[Array, Array]:
+def _common_scale(layer, shift: Array) -> tuple[Array, Array]:
     """One scale a unit from those of its blocks `[units * blocks, B]`.
 
     Returns:

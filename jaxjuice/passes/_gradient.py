@@ -16,17 +16,17 @@ from jaxjuice.passes._walk import Walk
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _values(walk: Walk, weights, leaf_values):
-    return forward(walk, weights, leaf_values)[0]
+    return forward(walk, weights, leaf_values, save=False)[0]
 
 
 def _values_forward(walk: Walk, weights, leaf_values):
-    lls, values = forward(walk, weights, leaf_values)
-    return lls, (weights, values, lls)
+    lls, values, saved = forward(walk, weights, leaf_values, save=True)
+    return lls, (weights, values, saved, lls)
 
 
 def _values_backward(walk: Walk, residuals, cotangent):
-    weights, values, lls = residuals
-    return backward(walk, weights, values, lls, cotangent)
+    weights, values, saved, lls = residuals
+    return backward(walk, weights, values, saved, lls, cotangent)
 
 
 _values.defvjp(_values_forward, _values_backward)
@@ -38,13 +38,13 @@ def _values_and_flows(walk: Walk, weights, leaf_values, root_flows):
 
 
 def _both_forward(walk: Walk, weights, leaf_values, root_flows):
-    lls, values = forward(walk, weights, leaf_values)
-    gradients, leaf_flows = backward(walk, weights, values, lls, root_flows)
-    return (lls, gradients, leaf_flows), (weights, values, lls, root_flows)
+    lls, values, saved = forward(walk, weights, leaf_values, save=True)
+    gradients, leaf_flows = backward(walk, weights, values, saved, lls, root_flows)
+    return (lls, gradients, leaf_flows), (weights, values, saved, lls)
 
 
 def _both_backward(walk: Walk, residuals, cotangents):
-    weights, values, lls, root_flows = residuals
+    weights, values, saved, lls = residuals
     cotangent, *of_flows = cotangents
     if not all(
         isinstance(leaf, SymbolicZero)
@@ -56,8 +56,8 @@ def _both_backward(walk: Walk, residuals, cotangents):
         )
     if isinstance(cotangent, SymbolicZero):
         cotangent = jnp.zeros_like(lls)
-    gradients, leaf_flows = backward(walk, weights, values, lls, cotangent)
-    return gradients, leaf_flows, jnp.zeros_like(root_flows)
+    gradients, leaf_flows = backward(walk, weights, values, saved, lls, cotangent)
+    return gradients, leaf_flows, jnp.zeros_like(lls)
 
 
 def _both_forward_rule(walk: Walk, weights, leaf_values, root_flows):

@@ -13,11 +13,11 @@ def make_probs(num_params, num_cats, num_nodes, seed=0):
     return jnp.asarray(probs.transpose(0, 2, 1), jnp.float32)
 
 
-@pytest.mark.parametrize("num_nodes", [1, 2, 16, 33])
-@pytest.mark.parametrize("num_cats", [1, 2, 16, 17])
+@pytest.mark.parametrize("num_nodes", [1, 4, 17])
+@pytest.mark.parametrize("num_cats", [1, 2, 8, 9])
 @pytest.mark.parametrize("tied", [False, True])
 def test_counts_of_both_ways(num_nodes, num_cats, tied):
-    # One-hot products up to min(16, K) categories, scattered rows above.
+    # One-hot products up to min(8, K / 2) categories, scattered rows above.
     rng = np.random.default_rng(0)
     ids = np.array([1, 0, 1, 1]) if tied else np.arange(4)
     num_params = 2 if tied else 4
