@@ -21,7 +21,13 @@ from jaxjuice._flows import Flows as Flows
 from jaxjuice.circuit import Circuit as Circuit, compile as compile
 from jaxjuice.io import load as load, save as save
 from jaxjuice.nodes import (
+    check_decomposable as check_decomposable,
+    check_smooth as check_smooth,
+    check_structured_decomposable as check_structured_decomposable,
     inputs as inputs,
+    is_decomposable as is_decomposable,
+    is_smooth as is_smooth,
+    is_structured_decomposable as is_structured_decomposable,
     multiply as multiply,
     set_block_size as set_block_size,
     structural_properties as structural_properties,

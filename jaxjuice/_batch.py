@@ -13,7 +13,6 @@ from jax.typing import ArrayLike
 from jaxjuice._errors import DataError
 from jaxjuice.compiler import LeafLayer, Program
 from jaxjuice.distributions import LeafGroup
-from jaxjuice.nodes import InputNodes
 
 
 class Batch(NamedTuple):
@@ -44,7 +43,7 @@ def make_batch(
             f"{call}: x has shape {x.shape}, and [batch, {program.num_vars}] is wanted, a "
             "column for each variable of the circuit."
         )
-    if not (np.issubdtype(x.dtype, np.number) or x.dtype == np.bool_ or _is_narrow_float(x.dtype)):
+    if not (x.dtype == np.bool_ or _is_real(x.dtype)):
         raise DataError(f"{call}: x has dtype {x.dtype}, and numbers or booleans are wanted.")
     missing = None if missing_mask is None else _mask(call, missing_mask, x.shape)
     if validate and not isinstance(x, Tracer):
@@ -62,6 +61,8 @@ def validate_values(call: str, program: Program, x: Any, missing: Any | None) ->
     if isinstance(missing, Tracer):
         return
     x = np.asarray(x)
+    if x.dtype.kind == "V":  # bfloat16, which numpy does not count among its numbers
+        x = x.astype(np.float32)
     observed = None if missing is None else ~np.broadcast_to(np.asarray(missing), x.shape)
     for leaf in program.leaves:
         if leaf.dist.is_external:
@@ -104,11 +105,17 @@ def missing_of(leaf: LeafLayer, batch: Batch) -> Array | None:
 
 def as_array(x: ArrayLike) -> Any:
     """`x` as it is if it is an array of JAX or numpy, else made one on the host."""
-    return x if isinstance(x, jax.Array | np.ndarray) else np.asarray(x)
+    if isinstance(x, jax.Array | np.ndarray):
+        return x
+    try:
+        return np.asarray(x)
+    except ValueError as error:
+        raise DataError(f"The rows of an array do not have equal lengths: {error}.") from None
 
 
-def _is_narrow_float(dtype) -> bool:
-    return jnp.issubdtype(dtype, jnp.floating)  # bfloat16 is no numpy number
+def _is_real(dtype) -> bool:
+    # JAX's own notion: bfloat16 is no number to numpy.
+    return jnp.issubdtype(dtype, jnp.integer) or jnp.issubdtype(dtype, jnp.floating)
 
 
 def _blocks(columns: np.ndarray) -> list[np.ndarray]:
@@ -137,15 +144,14 @@ def _external(call: str, program: Program, given, batch: int) -> dict[str, Array
         if given is not None:
             raise DataError(f"{call}: external_log_probs are given, and no leaf is External.")
         return {}
-    names = ", ".join(f"variable {v}" for leaf in leaves for v in leaf.variables.tolist())
     if given is None:
-        raise DataError(f"{call}: the External leaves ({names}) want external_log_probs.")
+        names = ", ".join(str(v) for v in sorted({v for leaf in leaves for v in _variables(leaf)}))
+        raise DataError(
+            f"{call}: external_log_probs are missing, and the External leaves of the variables "
+            f"{names} take their log-densities from them."
+        )
     if isinstance(given, Mapping):
-        by_variable = {
-            (key.var if isinstance(key, InputNodes) else int(key)): value
-            for key, value in given.items()
-        }
-        return {leaf.name: _stack_external(call, leaf, by_variable, batch) for leaf in leaves}
+        return _external_by_key(call, leaves, given, batch)
     if len(leaves) > 1:
         raise DataError(
             f"{call}: External leaves of different widths want external_log_probs as a dict from "
@@ -162,16 +168,52 @@ def _external(call: str, program: Program, given, batch: int) -> dict[str, Array
     return {leaf.name: array.transpose(1, 0, 2)[np.searchsorted(variables, leaf.variables)]}
 
 
-def _stack_external(call: str, leaf: LeafLayer, by_variable: Mapping, batch: int) -> Array:
-    arrays = []
-    for variable in leaf.variables.tolist():
-        if variable not in by_variable:
-            raise DataError(f"{call}: external_log_probs has no entry for variable {variable}.")
-        array = jnp.asarray(by_variable[variable])
-        if array.shape != (batch, leaf.num_nodes):
+def _variables(leaf: LeafLayer) -> list[int]:
+    return leaf.variables.tolist()
+
+
+def _external_by_key(
+    call: str, leaves: list[LeafLayer], given: Mapping[Any, ArrayLike], batch: int
+) -> dict[str, Array]:
+    """An entry for an input vector comes before one for its variable."""
+    used, stacked = set(), {}
+    for leaf in leaves:
+        arrays = []
+        for vector in leaf.vectors:
+            key = vector if vector in given else vector.var
+            if key not in given:
+                raise DataError(
+                    f"{call}: external_log_probs has no entry for variable {vector.var}."
+                )
+            used.add(key)
+            array = jnp.asarray(given[key])
+            if array.shape != (batch, leaf.num_nodes):
+                raise DataError(
+                    f"{call}: external_log_probs of variable {vector.var} has shape "
+                    f"{array.shape}, and [{batch}, {leaf.num_nodes}] is wanted."
+                )
+            arrays.append(array)
+        stacked[leaf.name] = jnp.stack(arrays)
+    for key in given:
+        if key not in used:
             raise DataError(
-                f"{call}: external_log_probs of variable {variable} has shape {array.shape}, and "
-                f"[{batch}, {leaf.num_nodes}] is wanted."
+                f"{call}: external_log_probs has an entry for {key!r}, no External leaf."
             )
-        arrays.append(array)
-    return jnp.stack(arrays)
+    return stacked
+
+
+def check_weights(call: str, weights: Any, num_rows: int, num_roots: int) -> Array:
+    """Sample weights `[num_rows]` or `[num_rows, num_roots]`.
+
+    Raises:
+        DataError: if the shape is another or, for concrete arrays, a weight is not finite.
+    """
+    weights = as_array(weights)
+    if weights.shape not in ((num_rows,), (num_rows, num_roots)):
+        raise DataError(
+            f"{call}: weights has shape {weights.shape}, and [{num_rows}] or "
+            f"[{num_rows}, {num_roots}] is wanted, one for each row of x."
+        )
+    if not isinstance(weights, Tracer) and not np.isfinite(np.asarray(weights)).all():
+        raise DataError(f"{call}: weights are not all finite.")
+    return jnp.asarray(weights)

@@ -136,6 +136,36 @@ class NodeParameters:
         return {**params, "sums": sums}
 
 
+def check_params(call: str, pc: "Circuit", params: Any) -> None:
+    """Checks names and shapes.
+
+    Raises:
+        ParameterError: naming the first group that does not fit.
+    """
+    wanted: dict[tuple[str, str], dict[str, tuple[int, ...]]] = {
+        ("sums", name): {"": group.shape} for name, group in pc.sum_groups.items()
+    }
+    for name, group in pc.input_groups.items():
+        shapes = group.dist.param_shapes()
+        wanted["inputs", name] = {
+            key: (group.num_params, *shape, group.num_nodes) for key, shape in shapes.items()
+        }
+    for (part, name), shapes in wanted.items():
+        try:
+            found = params[part][name]
+            arrays = {"": found} if part == "sums" else found
+            ok = set(arrays) == set(shapes) and all(
+                np.shape(arrays[key]) == shape for key, shape in shapes.items()
+            )
+        except (KeyError, TypeError):
+            ok = False
+        if not ok:
+            raise ParameterError(
+                f"{call}: params are not those of this circuit: at ['{part}']['{name}'] it wants "
+                f"arrays of shapes {list(shapes.values())}. `Circuit.init` makes them."
+            )
+
+
 def init_params(pc: "Circuit", key: Array, perturbation: float, dtype: Any) -> Params:
     """See `Circuit.init`."""
     sum_key, leaf_key = jax.random.split(key)

@@ -14,6 +14,7 @@ from jax.typing import ArrayLike
 from jaxjuice import ops
 from jaxjuice._batch import (
     Batch,
+    check_weights,
     leaf_log_probs,
     make_batch,
     missing_of,
@@ -22,7 +23,7 @@ from jaxjuice._batch import (
 )
 from jaxjuice._errors import DataError
 from jaxjuice._flows import Flows
-from jaxjuice._parameters import NodeParameters, Params, init_params
+from jaxjuice._parameters import NodeParameters, Params, check_params, init_params
 from jaxjuice.compiler import LeafLayer, Program, SumGroup, build_program
 from jaxjuice.distributions import Distribution, LeafGroup
 from jaxjuice.nodes import CircuitNodes
@@ -187,8 +188,10 @@ class Circuit(NodeParameters):
 
         Raises:
             DataError: if shapes or values do not fit the circuit.
+            ParameterError: if `params` are not those of this circuit.
         """
         call = "log_likelihood"
+        check_params(call, self, params)
         batch = make_batch(call, self.program, x, missing_mask, external_log_probs, validate)
         walk = self._walk(propagation, alpha, precision)
         return _log_likelihood(self, walk, params, batch)
@@ -223,18 +226,14 @@ class Circuit(NodeParameters):
 
         Raises:
             DataError: if shapes or values do not fit the circuit.
+            ParameterError: if `params` are not those of this circuit.
         """
         call = "log_likelihood_and_flows"
+        check_params(call, self, params)
         batch = make_batch(call, self.program, x, missing_mask, external_log_probs, validate)
         walk = self._walk(propagation, alpha, precision)
         if weights is not None:
-            weights = jnp.asarray(weights)
-            rows = batch.x.shape[0]
-            if weights.shape not in ((rows,), (rows, self.num_roots)):
-                raise DataError(
-                    f"{call}: weights has shape {weights.shape}, and [{rows}] or "
-                    f"[{rows}, {self.num_roots}] is wanted, one for each row of x."
-                )
+            weights = check_weights(call, weights, batch.x.shape[0], self.num_roots)
         return _log_likelihood_and_flows(self, walk, params, batch, weights)
 
     def top_down_flows(self, params: Params) -> Flows:

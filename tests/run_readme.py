@@ -1,8 +1,8 @@
 """Runs the Python blocks of README.md, in order and in one namespace, as a reader would.
 
-Usage: python tests/run_readme.py [FILE.md ...]. It is no pytest module: it wants a fresh
-    interpreter
-without the strict settings of the tests. Files that the blocks write go to a temporary folder.
+Usage: python tests/run_readme.py [FILE.md ...]. It is no pytest module: it wants a
+fresh interpreter without the strict settings of the tests. Files that the blocks write go to a
+temporary folder.
 """
 
 import os

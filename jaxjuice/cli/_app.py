@@ -10,6 +10,7 @@ import jax
 import typer
 
 from jaxjuice.cli._evaluate import evaluate
+from jaxjuice.cli._guard import Commands
 from jaxjuice.cli._info import info
 from jaxjuice.cli._sample import sample
 from jaxjuice.cli._train import train
@@ -17,6 +18,7 @@ from jaxjuice.io import installed_version
 
 app = typer.Typer(
     name="jaxjuice",
+    cls=Commands,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

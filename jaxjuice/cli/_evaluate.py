@@ -40,10 +40,10 @@ def evaluate(
         )
     say("model", f"{model}: {about.num_vars} variables, {about.num_parameters:,} parameters")
     say("data", f"{rows.source}: {rows.num_rows:,} rows")
-    say("result", describe(result))
+    say("result", describe_evaluation(result))
 
 
-def describe(result: Evaluation) -> str:
+def describe_evaluation(result: Evaluation) -> str:
     """The figures of an evaluation in words."""
     text = f"log-likelihood {result.log_likelihood:.4f} nats per row"
     if result.bits_per_dimension is not None:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
 from jaxjuice._errors import (
     DataError,
@@ -25,6 +26,9 @@ USER_ERROR = 2
 INTERNAL_ERROR = 1
 INTERRUPTED = 130
 CLOSED_PIPE = 141
+
+# In JAX's warnings about compiled programs that it could not keep, or not read back.
+_CACHE_TROUBLE = "persistent compilation cache"
 
 _USER_ERRORS = (DataError, ModelFileError, ParameterError, StructureError, TrainingError)
 
@@ -56,6 +60,26 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
+class Commands(TyperGroup):
+    """The commands of the program, whose usage errors are one line too, like all others."""
+
+    def main(self, *args: Any, standalone_mode: bool = True, **kwargs: Any) -> Any:
+        """Runs the program: exits by itself unless told not to."""
+        if not standalone_mode:
+            return super().main(*args, standalone_mode=False, **kwargs)
+        try:
+            status = super().main(*args, standalone_mode=False, **kwargs)
+        except typer.Abort:
+            complain("interrupted.")
+            status = INTERRUPTED
+        except Exception as error:
+            # The class of usage errors is click's own, or that of the copy inside newer typers.
+            if not hasattr(error, "format_message"):
+                raise
+            status = _report_usage(error)
+        sys.exit(status or 0)
+
+
 def complain(message: str) -> None:
     """Prints one line to stderr."""
     typer.echo(f"jaxjuice: {message}", err=True)
@@ -82,8 +106,23 @@ def _report(error: Exception) -> int:
     return INTERNAL_ERROR
 
 
+def _report_usage(error: Any) -> int:
+    """Prints an error in the options as one line and returns the exit status."""
+    text = error.format_message()
+    if type(error).__name__ == "NoArgsIsHelpError":
+        # The help itself; typer may have printed it already.
+        typer.echo(text, err=True, nl=bool(text))
+        return error.exit_code
+    context = getattr(error, "ctx", None)
+    program = context.command_path if context else "jaxjuice"
+    complain(f"error: {' '.join(text.split())} (`{program} --help` lists the options)")
+    return error.exit_code
+
+
 def _show_warning(message: Any, category: Any, *args: Any, **kwargs: Any) -> None:
     del args, kwargs
-    # Deprecations and the like concern developers, not who types a command.
-    if issubclass(category, UserWarning | RuntimeWarning):
-        complain(f"warning: {' '.join(str(message).split())}")
+    text = " ".join(str(message).split())
+    # Without its cache, as on a full disk, JAX only compiles anew the next time. Deprecations and
+    # the like concern developers, not who types a command.
+    if issubclass(category, UserWarning | RuntimeWarning) and _CACHE_TROUBLE not in text:
+        complain(f"warning: {text}")

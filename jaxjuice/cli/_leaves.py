@@ -21,7 +21,8 @@ def choose_family(name: InputName, data: Dataset) -> distributions.Distribution:
 
     Args:
         name: what the user asked for; "auto" is categorical for whole numbers, Gaussian for others.
-        data: all rows that the circuit will see.
+        data: all rows, those set apart for validation and testing too, so that none of them holds a
+            category that the circuit lacks. Only the kind and the range of the values are read.
 
     Raises:
         DataError: the data do not suit the family; the sentence names the first bad value.

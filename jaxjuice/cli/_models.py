@@ -31,7 +31,7 @@ def check_columns(path: Path, about: ModelInfo, data: Dataset) -> None:
         DataError: they have not.
     """
     if data.num_vars != about.num_vars:
+        columns = "1 column" if data.num_vars == 1 else f"{data.num_vars} columns"
         raise DataError(
-            f"{data.source} has {data.num_vars} columns, "
-            f"and the model {path} takes {about.num_vars}."
+            f"{data.source} has {columns}, and the model {path} takes {about.num_vars}."
         )

@@ -16,6 +16,7 @@ import typer
 from jaxjuice import optim
 from jaxjuice._errors import DataError
 from jaxjuice.circuit import Circuit, compile
+from jaxjuice.cli._evaluate import describe_evaluation
 from jaxjuice.cli._guard import INTERRUPTED, complain, guarded, say
 from jaxjuice.cli._info import family_text, readable_bytes
 from jaxjuice.cli._leaves import choose_family, describe_values, init_continuous
@@ -92,9 +93,16 @@ def train(
         "model.jjc"
     ),
     samples: Annotated[
-        Path | None,
-        typer.Option(help="Also write samples: a .png (of images), .npy or .csv file."),
+        str | None,
+        typer.Option(
+            metavar="PATH",
+            help="Where to write samples: a .png (of images), .npy or .csv file; "
+            "for images by default a .png beside --out.",
+        ),
     ] = None,
+    no_samples: Annotated[
+        bool, typer.Option("--no-samples", help="Write no samples, of images neither.")
+    ] = False,
     num_samples: Annotated[int, typer.Option(min=1, help="How many samples.")] = 64,
     precision: PrecisionOption = PrecisionName.AUTO,
     seed: SeedOption = 0,
@@ -107,8 +115,9 @@ def train(
     if image_shape is not None:
         rows = rows.with_image_shape(parse_shape(image_shape))
     metadata = describe_data(rows)
-    if samples is not None:
-        check_output(samples, metadata)
+    samples_path = choose_samples_path(samples, no_samples, out, metadata)
+    if samples_path is not None:
+        check_output(samples_path, metadata)
     parts = split(rows, valid, test, seed)
     dist = choose_family(input, rows)
     say(
@@ -144,8 +153,8 @@ def train(
     }
     params = run(pc, params, tx, parts, epochs, batch_size, patience, seed, out, metadata)
     finish(pc, params, parts, batch_size, out, metadata)
-    if samples is not None:
-        write_samples(samples, pc, params, num_samples, seed, metadata)
+    if samples_path is not None:
+        write_samples(samples_path, pc, params, num_samples, seed, metadata)
 
 
 def parse_shape(text: str) -> tuple[int, ...]:
@@ -160,6 +169,26 @@ def parse_shape(text: str) -> tuple[int, ...]:
     ):
         raise DataError(f"An image shape is written like 28x28 or 32x32x3, not {text!r}.")
     return tuple(int(part) for part in parts)
+
+
+def choose_samples_path(
+    samples: str | None, no_samples: bool, out: Path, metadata: dict[str, Any]
+) -> Path | None:
+    """Where samples go: where the user says, for images a picture beside the model, else nowhere.
+
+    Raises:
+        DataError: the model would go there as well.
+    """
+    if no_samples or samples == "":
+        return None
+    if samples is None and "image_shape" not in metadata:
+        return None
+    path = out.with_suffix(".png") if samples is None else Path(samples)
+    if path == out:
+        raise DataError(
+            f"The model and its samples cannot both go to {out}; say another --out or --samples."
+        )
+    return path
 
 
 def describe_data(rows: Dataset) -> dict[str, Any]:
@@ -269,12 +298,7 @@ def finish(
         rows = parts[name]
         result = evaluate(pc, params, rows.values, batch_size=batch_size, missing_mask=rows.missing)
         metadata["training"][name] = dataclasses.asdict(result)
-        text = f"log-likelihood {result.log_likelihood:.4f} nats per row"
-        if result.bits_per_dimension is not None:
-            text += f", {result.bits_per_dimension:.4f} bits per dimension"
-        if result.num_impossible:
-            text += f"; without {result.num_impossible:,} row(s) of probability 0"
-        say(name, text)
+        say(name, describe_evaluation(result))
     save(out, pc, params, metadata)
     say("model", f"{out} ({readable_bytes(out.stat().st_size)})")
 

@@ -159,6 +159,7 @@ class _Layout:
             name=name,
             dist=sources[0].dist,
             num_nodes=units[0].num_nodes,
+            vectors=tuple(_leaf(unit) for unit in units),
             variables=np.array([_leaf(unit).var for unit in units], np.int32),
             param_ids=ids.astype(np.int32) if tied else None,
             constants=constants,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from jaxjuice.distributions import Distribution
-from jaxjuice.nodes import CircuitNodes
+from jaxjuice.nodes import CircuitNodes, InputNodes
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,6 +92,7 @@ class LeafLayer:
     name: str
     dist: Distribution
     num_nodes: int
+    vectors: tuple[InputNodes, ...]
     variables: np.ndarray
     param_ids: np.ndarray | None
     constants: dict[str, np.ndarray]

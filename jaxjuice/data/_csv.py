@@ -118,9 +118,9 @@ def _read_line_by_line(
         for line, row in itertools.islice(content, 1 if names is not None else 0, None):
             width = width or len(row)
             if len(row) != width:
+                columns = "1 column" if len(row) == 1 else f"{len(row)} columns"
                 raise DataError(
-                    f"{source} has {len(row)} columns in line {line}, "
-                    f"and {width} in its first line."
+                    f"{source} has {columns} in line {line}, and {width} in its first line."
                 )
             rows.append(
                 [_cell(row[index], index, names, line, source) for index in chosen or range(width)]

@@ -2,6 +2,9 @@
 
 from jaxjuice.nodes._base import CircuitNodes as CircuitNodes
 from jaxjuice.nodes._checks import (
+    check_decomposable as check_decomposable,
+    check_smooth as check_smooth,
+    check_structured_decomposable as check_structured_decomposable,
     is_decomposable as is_decomposable,
     is_smooth as is_smooth,
     is_structured_decomposable as is_structured_decomposable,

@@ -112,8 +112,7 @@ def summate(
         nodes: the first child, or all children in one list.
         more_nodes: the other children.
         num_node_blocks: the number of node blocks; or give `num_nodes`. With `edge_ids` it may be
-            left
-            out: every block that these name.
+            left out: every block that these name.
         num_nodes: the number of nodes, a multiple of the block size.
         edge_ids: None: every node is connected with every child node.
             `[2, E]`: edge e connects node block `edge_ids[0, e]` with child block `edge_ids[1, e]`,

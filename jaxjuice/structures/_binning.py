@@ -42,12 +42,14 @@ def check_data(call: str, x: Any) -> np.ndarray:
     """Returns `x` as a numeric numpy array `[num_samples, num_vars]`.
 
     Raises:
-        DataError: if it is not a matrix of numbers, has no columns, or holds an infinity.
+        DataError: if it is not a matrix of numbers, has no rows or no columns, or holds an
+            infinity.
     """
     array = np.asarray(x)
-    if array.ndim != 2 or not array.shape[1]:
+    if array.ndim != 2 or not array.size:
         raise DataError(
-            f"{call}: x has the shape {array.shape}, and [samples, variables] is wanted."
+            f"{call}: x has the shape {array.shape}, and [samples, variables] is wanted, at least "
+            "one of each."
         )
     if array.dtype.kind == "c":
         raise DataError(f"{call}: x has the dtype {array.dtype}, and real numbers are wanted.")

@@ -79,9 +79,13 @@ def chow_liu_tree(
         The root, and the parent of each variable.
 
     Raises:
-        DataError: if `x` is not a matrix of finite numbers or NaN.
+        DataError: if `x` is not a matrix of finite numbers or NaN, with a row at least.
     """
-    call = "chow_liu_tree(x, ...)"
+    return learn_tree("chow_liu_tree(x, ...)", x, num_bins, sigma, chunk_size)
+
+
+def learn_tree(call: str, x: Any, num_bins: int, sigma: float, chunk_size: int) -> RootedTree:
+    """`chow_liu_tree`, with errors that quote `call`."""
     chunk_size = positive_integer(call, "chunk_size", chunk_size)
     data = check_data(call, x)
     binned = bin_data(data, num_bins, sigma)

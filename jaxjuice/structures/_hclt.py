@@ -17,7 +17,7 @@ from jaxjuice.nodes import (
     summate,
 )
 from jaxjuice.structures._arguments import latent_blocks, leaf_family, positive_integer
-from jaxjuice.structures._chow_liu import RootedTree, chow_liu_tree
+from jaxjuice.structures._chow_liu import RootedTree, learn_tree
 
 
 def HCLT(
@@ -33,6 +33,8 @@ def HCLT(
     input_node_params: Mapping[str, Any] | None = None,
     tie_input_params: bool = False,
     sum_edge_ids_constructor: EdgeConstructor | None = None,
+    *,
+    seed: Any = None,
 ) -> SumNodes:
     """Builds a hidden Chow-Liu tree from data (Liu and Van den Broeck, "Tractable Regularization of
     Probabilistic Circuits", 2021).
@@ -56,19 +58,21 @@ def HCLT(
         tie_input_params: whether all leaves share one set of parameters.
         sum_edge_ids_constructor: connects the inner sums sparsely; it sees blocks, so give a
             `block_size` with it.
+        seed: taken as by the random structures, and without effect: equal data give equal trees.
 
     Returns:
         The root. With one variable, a sum over its inputs.
 
     Raises:
-        DataError: if `x` is not a matrix of finite numbers or NaN.
+        DataError: if `x` is not a matrix of finite numbers or NaN, with a row at least.
         StructureError: if a number is out of range, or the block size does not divide.
     """
-    call = "HCLT(...)"
+    del seed
+    call = "HCLT(x, ...)"
     num_blocks, block_size = latent_blocks(call, num_latents, block_size)
     num_root_ns = positive_integer(call, "num_root_ns", num_root_ns)
     dist = leaf_family(call, input_dist, input_node_type, input_node_params)
-    tree = chow_liu_tree(x, num_bins, sigma, chunk_size)
+    tree = learn_tree(call, x, num_bins, sigma, chunk_size)
     leaves: list[InputNodes] = []
     for variable in range(len(tree.parents)):
         if leaves and tie_input_params:

@@ -24,6 +24,8 @@ def HMM(
     beta: ArrayLike | None = None,
     gamma: ArrayLike | None = None,
     sum_edge_ids_constructor: EdgeConstructor | None = None,
+    *,
+    seed: Any = None,
 ) -> SumNodes:
     """Builds a hidden Markov model with categorical emissions.
 
@@ -42,6 +44,7 @@ def HMM(
         gamma: initial probabilities `[L]`.
         sum_edge_ids_constructor: connects the transitions sparsely; it sees blocks, so give a
             `block_size` with it.
+        seed: taken as by the random structures, and without effect: nothing here is random.
 
     Returns:
         The root, one sum node.
@@ -50,17 +53,21 @@ def HMM(
         StructureError: if a number is out of range, or the block size does not divide.
         ParameterError: if given probabilities have another shape or are not probabilities.
     """
-    num_emits = positive_integer("HMM(...)", "num_emits", num_emits)
-    return GeneralizedHMM(
+    del seed
+    call = "HMM(...)"
+    num_emits = positive_integer(call, "num_emits", num_emits)
+    dist = distributions.Categorical(num_cats=num_emits)
+    return _hidden_markov_model(
+        call,
         seq_length,
         num_latents,
-        homogeneous=homogeneous,
-        block_size=block_size,
-        alpha=alpha,
-        beta=beta,
-        gamma=gamma,
-        input_dist=distributions.Categorical(num_cats=num_emits),
-        sum_edge_ids_constructor=sum_edge_ids_constructor,
+        homogeneous,
+        block_size,
+        alpha,
+        beta,
+        gamma,
+        dist,
+        sum_edge_ids_constructor,
     )
 
 
@@ -76,6 +83,8 @@ def GeneralizedHMM(
     input_node_type: type[Distribution] | None = None,
     input_node_params: Mapping[str, Any] | None = None,
     sum_edge_ids_constructor: EdgeConstructor | None = None,
+    *,
+    seed: Any = None,
 ) -> SumNodes:
     """Builds a hidden Markov model with emissions of any family.
 
@@ -93,6 +102,7 @@ def GeneralizedHMM(
         input_node_params: its arguments; by default 256 categories.
         sum_edge_ids_constructor: connects the transitions sparsely; it sees blocks, so give a
             `block_size` with it.
+        seed: taken as by the random structures, and without effect: nothing here is random.
 
     Returns:
         The root, one sum node.
@@ -101,10 +111,37 @@ def GeneralizedHMM(
         StructureError: if a number is out of range, or the block size does not divide.
         ParameterError: if given parameters do not fit.
     """
+    del seed
     call = "GeneralizedHMM(...)"
+    return _hidden_markov_model(
+        call,
+        seq_length,
+        num_latents,
+        homogeneous,
+        block_size,
+        alpha,
+        beta,
+        gamma,
+        leaf_family(call, input_dist, input_node_type, input_node_params),
+        sum_edge_ids_constructor,
+    )
+
+
+def _hidden_markov_model(
+    call: str,
+    seq_length: int,
+    num_latents: int,
+    homogeneous: bool,
+    block_size: int | None,
+    alpha: ArrayLike | None,
+    beta: Mapping[str, ArrayLike] | ArrayLike | None,
+    gamma: ArrayLike | None,
+    dist: Distribution,
+    sum_edge_ids_constructor: EdgeConstructor | None,
+) -> SumNodes:
+    """Both functions above, with errors about sizes that quote `call`."""
     seq_length = positive_integer(call, "seq_length", seq_length)
     num_blocks, block_size = latent_blocks(call, num_latents, block_size)
-    dist = leaf_family(call, input_dist, input_node_type, input_node_params)
     # From the last step back: node z of `suffix` is p(x_t, ..., x_{T-1} | z_t = z).
     emission = inputs(seq_length - 1, num_blocks, dist, params=beta, block_size=block_size)
     suffix: CircuitNodes = emission

@@ -45,7 +45,7 @@ def mutual_information(
         float64 `[num_vars, num_vars]`, symmetric, >= 0; the diagonal holds 0.
 
     Raises:
-        DataError: if `x` is not a matrix of finite numbers or NaN.
+        DataError: if `x` is not a matrix of finite numbers or NaN, with a row at least.
     """
     data = check_data("mutual_information(x, ...)", x)
     chunk_size = positive_integer("mutual_information(x, ...)", "chunk_size", chunk_size)

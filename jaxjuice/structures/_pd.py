@@ -28,7 +28,7 @@ from jaxjuice.structures._arguments import (
     random_generator,
 )
 from jaxjuice.structures._binning import check_data
-from jaxjuice.structures._chow_liu import chow_liu_tree
+from jaxjuice.structures._chow_liu import learn_tree
 from jaxjuice.structures._hclt import hidden_tree
 
 LeafConstructor = Callable[[Scope, int, int], CircuitNodes]
@@ -193,7 +193,7 @@ def PDHCLT(
     shared_inputs: dict[int, InputNodes] = {}
 
     def hclt_leaf(scope: Scope, num_latents: int, block_size: int) -> CircuitNodes:
-        tree = chow_liu_tree(array[:, list(scope)], **tree_arguments)
+        tree = learn_tree(call, array[:, list(scope)], **tree_arguments)
         leaves = _shared(shared_inputs, scope, dist, num_latents, block_size)
         return hidden_tree(tree, leaves, num_latents, block_size)
 

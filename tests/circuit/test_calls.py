@@ -124,12 +124,43 @@ def test_external_leaves_take_densities_from_the_call() -> None:
     posterior = jax.nn.softmax(jnp.log(weights) + e, axis=-1)
     for variable in range(2):
         np.testing.assert_allclose(jax.grad(total)(given)[:, variable], posterior, rtol=1e-4)
-    with pytest.raises(juice.DataError, match="want external_log_probs"):
+    with pytest.raises(juice.DataError, match="external_log_probs are missing, .* variables 0, 1"):
         pc.log_likelihood(params, x)
     with pytest.raises(juice.DataError, match=r"\[5, 2, 3\] is wanted"):
         pc.log_likelihood(params, x, external_log_probs=given[:, :1])
     with pytest.raises(juice.DataError, match="no entry for variable 1"):
         pc.log_likelihood(params, x, external_log_probs={0: given[:, 0]})
+
+
+def test_external_leaves_of_one_variable_are_told_apart_by_their_vectors() -> None:
+    a, other, b = (juice.inputs(v, num_nodes=2, dist=External()) for v in (0, 0, 1))
+    root = juice.summate(juice.multiply(a, b), juice.multiply(other, b), num_nodes=1)
+    pc = juice.compile(root)
+    params = pc.init(jax.random.key(0))
+    rng = np.random.default_rng(0)
+    given = {ns: rng.normal(size=(3, 2)).astype(np.float32) for ns in (a, other, b)}
+    lls = pc.log_likelihood(params, np.zeros((3, 2)), external_log_probs=given)
+    e = np.concatenate([given[a] + given[b], given[other] + given[b]], axis=1)
+    weights = oracle.dense_weights(root, pc.get_node_params(params, root))[0]
+    np.testing.assert_allclose(lls, np.log((weights * np.exp(e)).sum(1)), rtol=1e-5)
+    with pytest.raises(juice.DataError, match="entry for 7, no External leaf"):
+        pc.log_likelihood(params, np.zeros((3, 2)), external_log_probs={**given, 7: given[a]})
+
+
+def test_parameters_of_another_circuit_are_refused(hmm) -> None:
+    pc, params, x = hmm
+    other = juice.compile(juice.structures.HMM(4, 5, 2)).init(jax.random.key(0))
+    for wrong in (other, {}, params["sums"], {**params, "inputs": {}}):
+        with pytest.raises(juice.ParameterError, match="not those of this circuit"):
+            pc.log_likelihood(wrong, x)
+
+
+def test_weights_must_be_finite(hmm) -> None:
+    pc, params, x = hmm
+    with pytest.raises(juice.DataError, match="not all finite"):
+        pc.log_likelihood_and_flows(params, x, None, [1.0, np.nan, 1.0, 1.0, 1.0, 1.0])
+    with pytest.raises(juice.DataError, match="equal lengths"):
+        pc.log_likelihood(params, [[0, 1, 0, 1], [0, 1]])
 
 
 def test_gradients_of_both_calls(hmm) -> None:

@@ -116,7 +116,7 @@ def test_families_mix_and_ids_may_be_floats() -> None:
         pc.log_likelihood(params, np.array([[1.5, 0.3]]))
 
 
-@pytest.mark.parametrize("dtype", (np.uint8, np.int8, np.int64, np.float32, bool))
+@pytest.mark.parametrize("dtype", (np.uint8, np.int8, np.int64, np.float16, jnp.bfloat16, bool))
 def test_ids_of_any_type(dtype: type) -> None:
     root = _pair([[0.2, 0.8], [0.9, 0.1]], [[0.3, 0.7], [0.6, 0.4]])
     pc = juice.compile(root)

@@ -39,6 +39,12 @@ for name, root in (("chain", juice.structures.HMM(30, 8, 2)), ("tree", tree(60, 
     groups = len(params["sums"]) + len(params["inputs"])
     assert len(re.findall(reduces, entry)) <= groups + 1, "parameters are reduced once"
 
+    run = jax.jit(jax.grad(lambda p, x: pc.log_likelihood(p, x).sum()))
+    close(run(params, sharded), gradient)
+    text = run.lower(params, sharded).compile().as_text()
+    entry = text[text.index("ENTRY "):]
+    assert len(re.findall(reduces, text)) == len(re.findall(reduces, entry)) <= groups + 1
+
     # shard_map, with its defaults
     mapped = jax.jit(jax.shard_map(
         pc.log_likelihood, mesh=mesh, in_specs=(P(), P("batch")), out_specs=P("batch")))

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import warnings
 
 import numpy as np
 import pytest
@@ -76,6 +77,28 @@ def test_the_same_seed_gives_the_same_model(folder):
     old, new = (load(folder / name)[1] for name in ("model.jjc", "again.jjc"))
     for name in old["sums"]:
         np.testing.assert_array_equal(old["sums"][name], new["sums"][name])
+
+
+def test_images_are_sampled_beside_the_model_unless_told_otherwise(folder, tmp_path):
+    def train(data, *options):
+        arguments = (folder / data, *TINY, "--epochs", "1", "--valid", "0", *options)
+        result = invoke("train", *arguments, "--out", tmp_path / "a.b.jjc")
+        assert result.exit_code == 0, result.stderr
+        written = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+        for name in written:
+            (tmp_path / name).unlink()
+        assert written.pop("a.b.jjc")
+        return result.stdout, written
+
+    report, written = train("images.npy", "--num-samples", "9")
+    assert f"samples     {tmp_path / 'a.b.png'}: 9" in report
+    assert list(written) == ["a.b.png"] and written["a.b.png"].startswith(b"\x89PNG")
+    for options in (["--no-samples"], ["--samples", ""]):
+        report, written = train("images.npy", *options)
+        assert "samples  " not in report and not written
+    np.save(folder / "flat.npy", binary_images().reshape(60, 6))
+    assert not train("flat.npy")[1]
+    assert list(train("flat.npy", "--image-shape", "2x3")[1]) == ["a.b.png"]
 
 
 def test_evaluate_agrees_with_the_library(folder):
@@ -170,6 +193,7 @@ def test_files_that_are_wrong(tmp_path, monkeypatch):
     assert "text 'no' in line 2, column 'label'" in fail("train", "names.csv")
     assert "no column left" in fail("train", "names.csv", "--drop", "a", "--drop", "label")
     assert "3 columns in line 2, and 2" in fail("train", write("ragged.csv", "1,2\n3,4,5\n"))
+    assert "has 1 column in line 2, and 2" in fail("train", write("ragged.csv", "1,2\n3\n"))
     assert "text 'x' in line 2, column 1" in fail("train", write("text.csv", "1,2\n3,x\n"))
     assert "NaN in line 1, column 1; say --missing nan" in fail(
         "train", write("n.csv", "1,nan\n2,3")
@@ -199,8 +223,21 @@ def test_options_that_are_wrong(folder, tmp_path, monkeypatch):
     assert "say --image-shape" in fail("train", "flat.npy", "--structure", "pd")
     assert "were no images" in fail("train", "flat.npy", "--samples", "x.png")
     assert list(tmp_path.iterdir()) == [tmp_path / "flat.npy"]
-    unknown = invoke("train", data, "--structure", "forest")
-    assert unknown.exit_code == 2 and "'forest' is not one of" in unknown.stderr
+    assert "cannot both go to model.png" in fail("train", data, "--out", "model.png")
+
+
+def test_usage_errors(folder):
+    data = folder / "images.npy"
+    unknown = fail("train", data, "--structure", "forest")
+    assert "'forest' is not one of" in unknown and "train --help` lists" in unknown
+    assert "'--latents': 0 is not in the range x>=1" in fail("train", data, "--latents", "0")
+    assert "o such option: --latent" in fail("train", data, "--latent", "3")
+    assert "Missing argument 'DATA'" in fail("train")
+    assert "No such command 'trian'" in fail("trian")
+    for arguments, status in (([], 2), (["--help"], 0), (["train", "-h"], 0)):
+        shown = invoke(*arguments)
+        assert shown.exit_code == status and "Usage: " in shown.output
+        assert "error" not in shown.stderr
 
 
 def test_models_that_are_wrong(folder, tmp_path):
@@ -235,12 +272,17 @@ def test_unforeseen_errors_are_one_line_and_a_traceback_with_debug(folder, monke
 
 def test_a_full_disk_leaves_no_model(folder, tmp_path, monkeypatch):
     def fail_to_sync(_):
+        # As JAX does where its compiled programs do not fit on the disk either.
+        warnings.simplefilter("default")
+        warnings.warn(
+            "Error writing persistent compilation cache entry for 'jit_f': OSError: [Errno 28]",
+            stacklevel=1,
+        )
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", fail_to_sync)
-    result = invoke("train", folder / "images.npy", *TINY, "--out", tmp_path / "model.jjc")
-    assert result.exit_code == 2
-    assert result.stderr.strip().endswith("model.jjc cannot be written: the disk is full.")
+    line = fail("train", folder / "images.npy", *TINY, "--out", tmp_path / "model.jjc")
+    assert line.endswith("model.jjc cannot be written: the disk is full.")
     assert list(tmp_path.iterdir()) == []
 
 

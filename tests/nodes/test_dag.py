@@ -6,8 +6,12 @@ import numpy as np
 import pytest
 import random_circuits
 
-from jaxjuice import distributions
+import jaxjuice as juice
+from jaxjuice import StructureError, distributions
 from jaxjuice.nodes import (
+    check_decomposable,
+    check_smooth,
+    check_structured_decomposable,
     inputs,
     is_decomposable,
     is_smooth,
@@ -93,6 +97,9 @@ def test_vectors_are_compared_by_identity():
 def test_properties_of_a_tree():
     root = chain(5)
     assert is_smooth(root) and is_decomposable(root) and is_structured_decomposable(root)
+    check_smooth(root)
+    check_decomposable(root)
+    check_structured_decomposable(root)
 
 
 def test_products_that_split_differently_are_not_structured():
@@ -101,6 +108,13 @@ def test_products_that_split_differently_are_not_structured():
     bc = summate(multiply(b, c), num_nodes=2)
     root = summate(multiply(ab, c), multiply(a, bc), num_nodes=1)
     assert is_smooth(root) and is_decomposable(root) and not is_structured_decomposable(root)
+    check_decomposable(root)
+    with pytest.raises(StructureError) as error:
+        check_structured_decomposable(root)
+    first, second = root.chs
+    assert f"{first!r} into {{0, 1}}, {{2}}, and {second!r} into {{0}}, {{1, 2}}" in str(
+        error.value
+    )
     alike = summate(
         multiply(ab, c),
         multiply(c, ab),
@@ -119,6 +133,23 @@ def test_properties_of_other_circuits():
     assert not is_decomposable(nondecomposable)
     assert not is_structured_decomposable(nondecomposable)
     assert list(nondecomposable.scope) == [0, 1]
+    with pytest.raises(StructureError) as error:
+        check_smooth(nonsmooth)
+    assert all(repr(ns) in str(error.value) for ns in (nonsmooth, a, b))
+    product = nondecomposable.chs[0]
+    for call, check in (
+        ("check_decomposable", check_decomposable),
+        ("check_structured_decomposable", check_structured_decomposable),
+    ):
+        with pytest.raises(StructureError, match=rf"^{call}\(root\): .* variables {{0}}") as error:
+            check(nondecomposable)
+        assert all(repr(ns) in str(error.value) for ns in (product, a, nonsmooth))
+
+
+@pytest.mark.parametrize("name", ["smooth", "decomposable", "structured_decomposable"])
+def test_properties_are_public(name):
+    assert getattr(juice, f"is_{name}") is getattr(juice.nodes, f"is_{name}")
+    assert getattr(juice, f"check_{name}") is getattr(juice.nodes, f"check_{name}")
 
 
 def test_representation_names_size_and_scope():

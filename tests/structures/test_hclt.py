@@ -99,9 +99,12 @@ def test_a_long_chain_is_deep_and_built():
     assert list(root.scope) == list(range(150))
 
 
-@pytest.mark.parametrize("x", [np.zeros(3), np.zeros((3, 0)), [["a"]], np.full((2, 2), np.inf)])
+@pytest.mark.parametrize(
+    "x",
+    [np.zeros(3), np.zeros((3, 0)), np.zeros((0, 3)), [["a"]], np.full((2, 2), np.inf)],
+)
 def test_bad_data_are_refused(x):
-    with pytest.raises(DataError):
+    with pytest.raises(DataError, match=r"^HCLT\(x, \.\.\.\): "):
         HCLT(x, 2, **BINARY)
 
 

@@ -98,8 +98,12 @@ def test_long_models_are_built():
     [{"seq_length": 0}, {"num_emits": 0}, {"num_latents": 0}, {"seq_length": 1.5}],
 )
 def test_bad_sizes_are_refused(options):
-    with pytest.raises(StructureError, match=next(iter(options))):
-        HMM(**{"seq_length": 2, "num_latents": 2, "num_emits": 2, **options})
+    arguments = {"seq_length": 2, "num_latents": 2, "num_emits": 2, **options}
+    with pytest.raises(StructureError, match=rf"^HMM\(...\): {next(iter(options))}="):
+        HMM(**arguments)
+    if arguments.pop("num_emits"):
+        with pytest.raises(StructureError, match=rf"^GeneralizedHMM.*{next(iter(options))}="):
+            GeneralizedHMM(**arguments)
 
 
 @pytest.mark.parametrize(

@@ -141,7 +141,8 @@ def test_constant_and_independent_columns_have_none():
 
 
 def test_no_rows_and_one_row():
-    assert not mutual_information(np.zeros((0, 3))).any()
+    with pytest.raises(DataError, match=r"shape \(0, 3\)"):
+        mutual_information(np.zeros((0, 3)))
     assert not mutual_information([[0.5, 1, 2]]).any()
 
 

@@ -175,6 +175,13 @@ def test_seeds():
             draws(bad)
 
 
+@pytest.mark.parametrize("name", sorted(SIZED))
+def test_every_structure_takes_a_seed(name):
+    for seed in (3, jax.random.key(3)):
+        first, again = (SIZED[name](num_latents=2, seed=seed) for _ in range(2))
+        assert [repr(ns) for ns in first] == [repr(ns) for ns in again]
+
+
 @pytest.mark.parametrize("name", ["hclt", "hmm inhomogeneous", "pd", "rat"])
 def test_scope_of_families(name):
     root = STRUCTURES[name]()
