@@ -11,7 +11,7 @@ SHELL := /bin/bash
 VENV := .venv
 VENV_NEW := .venv-new
 BIN := $(VENV)/bin
-PYTEST_FLAGS ?= -q
+PYTEST_FLAGS ?= -q -n auto --maxprocesses 8
 DEMO_DIR ?= demo-output
 
 # The first interpreter that starts and is new enough; PYTHON=... overrides the choice.

@@ -9,6 +9,9 @@ from collections.abc import Callable, Mapping
 
 Action = Callable[[], object]
 
+SLOW = 0.5
+"""Seconds from which on a call need not find its data in a cache."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Timing:
@@ -61,14 +64,14 @@ def take_turns(
     resets: Mapping[str, Action],
     *,
     seconds: float,
-    turns: int = 4,
+    turns: int = 3,
     rest: float = 0.1,
 ) -> dict[str, Timing]:
     """Times each action again and again, in turns of several calls.
 
     Turns spread a busy moment of the machine over all contenders. Each begins with a rest, in which
-    the threads of the contender before fall asleep, and with a call that is not timed, which warms
-    the caches.
+    the threads of the contender before fall asleep, and with a call that only warms the caches,
+    unless a call takes so long that this makes no difference.
 
     Args:
         actions: What to time, by contender; each returns when its work is done.
@@ -81,11 +84,12 @@ def take_turns(
     for _ in range(turns):
         for name, action in actions.items():
             time.sleep(rest)
-            resets[name]()
-            action()
-            spent = 0.0
-            while not spent or spent < seconds / turns:
+            spent, is_warm = 0.0, False
+            while spent < seconds / turns:
                 resets[name]()
-                times[name].append(clock(action))
-                spent += times[name][-1]
+                latest = clock(action)
+                if is_warm or latest > SLOW:
+                    times[name].append(latest)
+                    spent += latest
+                is_warm = True
     return {name: Timing.of(seconds) for name, seconds in times.items()}

@@ -85,6 +85,13 @@ class Circuit(NodeParameters):
         return self.program.num_vars
 
     @property
+    def observed_variables(self) -> np.ndarray:
+        """The variables whose values the circuit reads, ascending: all but External leaves'."""
+        leaves = [leaf for leaf in self.program.leaves if not leaf.dist.is_external]
+        variables = [leaf.variables for leaf in leaves]
+        return np.unique(np.concatenate(variables)) if variables else np.zeros(0, np.int32)
+
+    @property
     def num_roots(self) -> int:
         return self.root.num_nodes
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -10,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxjuice._batch import validate_values
+from jaxjuice._batch import as_array, validate_values
 from jaxjuice._errors import DataError
 from jaxjuice.nodes import InputNodes
 
@@ -51,6 +52,8 @@ def is_array(data: Any) -> bool:
     """Whether `data` is one array (numpy, jax, pandas, ...) or a tuple of arrays (a `Batch`)."""
     if isinstance(data, tuple):
         return bool(data) and is_array(data[0])
+    if isinstance(data, list):  # rows of plain numbers are data; arrays are batches
+        return bool(data) and isinstance(data[0], list) and not np.ndim(data[0]) > 1
     return isinstance(data, np.ndarray | jax.Array) or hasattr(data, "__array__")
 
 
@@ -60,16 +63,13 @@ def check_rows(call: str, batch: Batch, num_vars: int) -> Batch:
     Raises:
         DataError: If they do not.
     """
-    x, mask, weights = (
-        array if array is None or isinstance(array, jax.Array) else np.asarray(array)
-        for array in batch[:3]
-    )
+    x, mask, weights = (None if array is None else as_array(array) for array in batch[:3])
     if x is None or x.ndim != 2 or x.shape[1] != num_vars:
         shape = None if x is None else x.shape
         raise DataError(
             f"{call} got data of shape {shape}, and the circuit takes [rows, {num_vars}]."
         )
-    if not (np.issubdtype(x.dtype, np.number) or x.dtype == np.bool_):
+    if not (x.dtype == np.bool_ or jnp.issubdtype(x.dtype, jnp.number)):
         raise DataError(f"{call} got data of dtype {x.dtype}, and the circuit takes numbers.")
     if mask is not None and (mask.dtype != np.bool_ or mask.shape not in (x.shape, (num_vars,))):
         raise DataError(
@@ -82,13 +82,15 @@ def check_rows(call: str, batch: Batch, num_vars: int) -> Batch:
             f"{x.shape[0]} rows."
         )
     external = batch.external_log_probs
-    if isinstance(
-        external, Mapping
-    ):  # by variable: node vectors do not sort, as a pytree's keys must
-        external = {
-            key.var if isinstance(key, InputNodes) else int(key): value
-            for key, value in external.items()
-        }
+    if isinstance(external, Mapping):
+        # By variable: node vectors do not sort, as a pytree's keys must.
+        keys = [key.var if isinstance(key, InputNodes) else int(key) for key in external]
+        if len(set(keys)) < len(keys):
+            raise DataError(
+                f"{call} got external_log_probs of two input vectors over one variable; only "
+                "log_likelihood and log_likelihood_and_flows can tell them apart."
+            )
+        external = dict(zip(keys, external.values(), strict=True))
     for leaf in jax.tree.leaves(external):
         if np.ndim(leaf) < 1 or np.shape(leaf)[0] != x.shape[0]:
             raise DataError(
@@ -116,14 +118,17 @@ class ArraySource:
 
     Attributes:
         num_rows: Rows of the data.
+        batch_size: Rows of a batch.
         num_batches: Batches an epoch.
+        fingerprint: A checksum of rows, mask and weights, by which a resumed run knows its data.
     """
 
     def __init__(self, rows: Batch, batch_size: int | None, weight_dtype: Any):
         """Takes checked rows; moves them to the device if they are small enough."""
         self.num_rows = int(rows.x.shape[0])
-        self._batch_size = max(1, min(batch_size or self.num_rows, self.num_rows))
-        self.num_batches = -(-self.num_rows // self._batch_size)
+        self.batch_size = max(1, min(batch_size or self.num_rows, self.num_rows))
+        self.num_batches = -(-self.num_rows // self.batch_size)
+        self.fingerprint = _checksum(rows)
         weights = rows.weights
         if weights is None:
             weights = np.ones(self.num_rows)
@@ -140,11 +145,11 @@ class ArraySource:
         """Yields (batch on the device, its number of real rows), in the order of the row ids."""
         del epoch
         order = np.arange(self.num_rows) if order is None else order
-        for start in range(0, self.num_rows, self._batch_size):
-            ids = order[start : start + self._batch_size]
+        for start in range(0, self.num_rows, self.batch_size):
+            ids = order[start : start + self.batch_size]
             num_real = len(ids)
             # The rows that fill up a batch repeat a real one, so that they are legal data.
-            ids = np.pad(ids, (0, self._batch_size - num_real), constant_values=ids[0])
+            ids = np.pad(ids, (0, self.batch_size - num_real), constant_values=ids[0])
             if self._on_device:
                 batch = _gather(self._rows, jnp.asarray(ids, jnp.int32), num_real)
             else:
@@ -154,6 +159,17 @@ class ArraySource:
             if self._variable_mask is not None:
                 batch = batch._replace(missing_mask=self._variable_mask)
             yield batch, num_real
+
+
+def _checksum(rows: Batch) -> int:
+    total = 0
+    for array in rows[:3]:
+        if array is not None:
+            array = np.ascontiguousarray(array)
+            total = zlib.crc32(
+                array.view(np.uint8).data, zlib.crc32(str(array.shape).encode(), total)
+            )
+    return total
 
 
 @functools.partial(jax.jit, donate_argnums=())

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import jax
+import jax.numpy as jnp
 
 from jaxjuice.training._data import ArraySource, StreamSource, open_source
 from jaxjuice.training._steps import Totals, evaluation_step, pair_value, zero_totals
@@ -92,5 +93,6 @@ def summary(pc: Circuit, totals: Totals) -> Evaluation:
 
 
 def tree_dtype(params: Any) -> Any:
-    """The dtype of the parameters."""
-    return jax.tree.leaves(params)[0].dtype
+    """The dtype of the parameters; float32 where there are none."""
+    leaves = jax.tree.leaves(params)
+    return leaves[0].dtype if leaves else jnp.dtype(jnp.float32)

@@ -345,13 +345,14 @@ class _Run:
 
     def _identity(self) -> dict[str, Any]:
         """What must be equal for a resumed run to continue the same one."""
-        is_array = isinstance(self.source, ArraySource)
+        source = self.source if isinstance(self.source, ArraySource) else None
         return {
             "mode": self.mode,
             "seed": self.seed,
             "shuffle": self.shuffle,
-            "rows": self.source.num_rows if is_array else None,
-            "batches": self.source.num_batches if is_array else None,
+            "rows": None if source is None else source.num_rows,
+            "batch_size": None if source is None else source.batch_size,
+            "data": None if source is None else source.fingerprint,
             "validation": self.valid_source is not None,
         }
 

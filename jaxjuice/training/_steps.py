@@ -56,8 +56,12 @@ def pair_value(pair: Pair) -> float:
     return float(np.asarray(pair[0], np.float64) + np.asarray(pair[1], np.float64))
 
 
-def _add_rows(totals: Totals, lls: jax.Array, batch: Batch) -> Totals:
-    """Adds the log-likelihoods `[rows]` of a batch. NaN passes through, -inf is counted."""
+def _add_rows(pc: Circuit, totals: Totals, lls: jax.Array, batch: Batch) -> Totals:
+    """Adds the log-likelihoods `[rows]` of a batch. NaN passes through, -inf is counted.
+
+    A value counts if it is observed and one of the circuit's variables, as no column without a leaf
+    and no External leaf is.
+    """
     weights = batch.weights
     zero = jnp.zeros((), lls.dtype)
     is_impossible = (lls == -jnp.inf) & (weights > 0)
@@ -65,9 +69,10 @@ def _add_rows(totals: Totals, lls: jax.Array, batch: Batch) -> Totals:
     # Rows of weight 0 may hold anything, and 0 * -inf is NaN.
     values = jnp.where(counted > 0, lls * counted.astype(lls.dtype), zero)
     if batch.missing_mask is None:
-        num_values = jnp.sum(counted) * batch.x.shape[1]
+        num_values = jnp.sum(counted) * len(pc.observed_variables)
     else:
-        per_row = jnp.sum(~batch.missing_mask, axis=-1).astype(counted.dtype)
+        observed = ~batch.missing_mask[..., pc.observed_variables]
+        per_row = jnp.sum(observed, axis=-1).astype(counted.dtype)
         num_values = jnp.sum(counted * per_row)
     return Totals(
         _add(totals.log_likelihood, jnp.sum(values).astype(totals.log_likelihood[0].dtype)),
@@ -93,7 +98,7 @@ def em_step(
         params, batch.x, batch.missing_mask, weights=batch.weights, **_options(batch)
     )
     updates, opt_state = tx.update(flows, opt_state, params)
-    return optax.apply_updates(params, updates), opt_state, _add_rows(totals, lls, batch)
+    return optax.apply_updates(params, updates), opt_state, _add_rows(pc, totals, lls, batch)
 
 
 @functools.partial(jax.jit, static_argnames=("pc", "tx"), donate_argnames=("raw", "opt_state"))
@@ -124,14 +129,14 @@ def gradient_step(
         raw,
         optax.apply_updates(raw, updates),
     )
-    return moved, opt_state, _add_rows(totals, lls, batch)
+    return moved, opt_state, _add_rows(pc, totals, lls, batch)
 
 
 @functools.partial(jax.jit, static_argnames=("pc",))
 def evaluation_step(pc: Circuit, params: Any, totals: Totals, batch: Batch) -> Totals:
     """Adds the log-likelihoods of a batch to the totals."""
     lls = pc.log_likelihood(params, batch.x, batch.missing_mask, **_options(batch))
-    return _add_rows(totals, lls, batch)
+    return _add_rows(pc, totals, lls, batch)
 
 
 @functools.partial(jax.jit, static_argnames=("pc",))

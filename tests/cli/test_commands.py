@@ -230,10 +230,11 @@ def test_usage_errors(folder):
     data = folder / "images.npy"
     unknown = fail("train", data, "--structure", "forest")
     assert "'forest' is not one of" in unknown and "train --help` lists" in unknown
-    assert "'--latents': 0 is not in the range x>=1" in fail("train", data, "--latents", "0")
+    assert "Invalid value for '--latents': " in fail("train", data, "--latents", "0")
     assert "o such option: --latent" in fail("train", data, "--latent", "3")
     assert "Missing argument 'DATA'" in fail("train")
     assert "No such command 'trian'" in fail("trian")
+    assert "`jaxjuice --help` lists" in fail("trian")
     for arguments, status in (([], 2), (["--help"], 0), (["train", "-h"], 0)):
         shown = invoke(*arguments)
         assert shown.exit_code == status and "Usage: " in shown.output

@@ -153,7 +153,7 @@ def test_parquet(tmp_path):
         ("\n \n", "is empty"),
         ("a,b\n", "names of columns, and no rows"),
         ("1,2\n3,4,5\n", "has 3 columns in line 2, and 2 in its first line"),
-        ("a,b\n1,2\n\n3\n", "has 1 columns in line 4, and 2 in its first line"),
+        ("a,b\n1,2\n\n3\n", "has 1 column in line 4, and 2 in its first line"),
         ("1,2\n3,four\n", "the text 'four' in line 2, column 1, and a circuit takes numbers"),
         ("a,b\n1,2\n3,four\n", "the text 'four' in line 3, column 'b'"),
         ("1,x\n3,4\n", "the text 'x' in line 1, column 1"),
@@ -273,7 +273,7 @@ def test_columns_by_name(tmp_path):
     with pytest.raises(DataError, match="lacks the columns that are wanted: z"):
         load_dataset(path, columns=("a", "z"))
     ragged = write(tmp_path / "ragged.csv", "a,b\n1,2\n3\n")
-    with pytest.raises(DataError, match="1 columns in line 3"):
+    with pytest.raises(DataError, match="1 column in line 3"):
         load_dataset(ragged, drop=("b",))
     unnamed = write(tmp_path / "unnamed.csv", "1,2\n3,4\n")
     assert load_dataset(unnamed, columns=("a", "b")).num_vars == 2

@@ -64,3 +64,28 @@ def test_many_float32_terms_add_up_exactly():
 
     got = _steps.pair_value(total(terms))
     np.testing.assert_allclose(got, terms.astype(np.float64).sum(), rtol=1e-12)
+
+
+def test_columns_without_a_leaf_are_no_dimensions():
+    coin = juice.distributions.Bernoulli()
+    leaves = [juice.inputs(v, num_nodes=2, dist=coin) for v in (0, 4)]
+    pc = juice.compile(juice.summate(juice.multiply(*leaves), num_nodes=1))
+    params = pc.init(jax.random.key(0))
+    rows = [[0, 7, 7, 7, 1], [1, 7, 7, 7, 1]]  # plain lists are rows, not batches
+    got = juice.evaluate(pc, params, rows)
+    wanted = -float(pc.log_likelihood(params, rows).mean()) / 2 / math.log(2)
+    np.testing.assert_allclose(got.bits_per_dimension, wanted, rtol=1e-6)
+    mask = np.array([[False] * 5, [False, True, True, True, True]])
+    lls = pc.log_likelihood(params, rows, mask)
+    got = juice.evaluate(pc, params, rows, missing_mask=mask)
+    np.testing.assert_allclose(
+        got.bits_per_dimension, -float(lls.sum()) / 3 / math.log(2), rtol=1e-6
+    )
+
+
+def test_a_circuit_without_parameters():
+    leaves = [juice.inputs(v, num_nodes=1, dist=juice.distributions.Literal(v)) for v in (0, 1)]
+    pc = juice.compile(juice.multiply(*leaves))
+    params = pc.init(jax.random.key(0))
+    got = juice.evaluate(pc, params, np.array([[0, 1], [1, 1]]))
+    assert got.log_likelihood == 0 and got.num_impossible == 1

@@ -132,7 +132,7 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path):
     _fit(tx, epochs=1, checkpoint_dir=tmp_path)
     with pytest.raises(juice.TrainingError, match="seed 1"):
         _fit(tx, seed=1, checkpoint_dir=tmp_path, resume=True)
-    with pytest.raises(juice.TrainingError, match="batches"):
+    with pytest.raises(juice.TrainingError, match="batch_size"):
         _fit(tx, batch_size=20, checkpoint_dir=tmp_path, resume=True)
     with pytest.raises(juice.TrainingError, match="another circuit or optimizer"):
         _fit(_optimizers()["anemone"], checkpoint_dir=tmp_path, resume=True)
@@ -150,3 +150,24 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path):
             resume=True,
             progress=False,
         )
+
+
+def test_other_data_of_the_same_shape_is_refused(tmp_path):
+    tx = _optimizers()["em"]
+    _fit(tx, epochs=1, checkpoint_dir=tmp_path)
+    _, pc = mixture()
+    with pytest.raises(juice.TrainingError, match="data"):
+        juice.fit(
+            pc,
+            initial(pc),
+            categorical_data(seed=5),
+            tx,
+            epochs=2,
+            batch_size=16,
+            valid=categorical_data(30, seed=1),
+            checkpoint_dir=tmp_path,
+            resume=True,
+            progress=False,
+        )
+    with pytest.raises(juice.TrainingError, match="batch_size"):
+        _fit(tx, epochs=2, batch_size=17, checkpoint_dir=tmp_path, resume=True)
