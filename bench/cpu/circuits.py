@@ -20,9 +20,9 @@ from jaxjuice.nodes import CircuitNodes
 NAME = "circuits"
 BATCH = 100
 LEARNING_RATE = 0.01
-# libcirkit clamps log-values at log(2.2e-308) = -708, and an untrained circuit is far below that. So
+# libcirkit clamps log-values at log(2.2e-308) = -708, and an untrained circuit is far below. So
 # the contest starts from parameters fitted to its batch.
-WARM_STEPS, WARM_PSEUDOCOUNT = 5, 0.1
+WARM_STEPS, WARM_PSEUDOCOUNT = 12, 0.1
 # Nats a variable: float32 rounding. SPFlow's EM adds 1e-12 to flows and 1e-10 to probabilities, and
 # Adam divides gradients by their size, rounding errors and all.
 TOLERANCES = {"log-likelihood": 1e-5, "EM step": 1e-4, "Adam step": 1e-4}

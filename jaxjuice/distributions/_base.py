@@ -4,7 +4,7 @@ import abc
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -337,7 +337,7 @@ class Distribution(abc.ABC):
         return {"family": type(self).__name__, **listed}
 
     @classmethod
-    def from_config(cls, config: Mapping[str, Any]) -> Self:
+    def from_config(cls, config: Mapping[str, Any]) -> "Distribution":
         """Makes an instance of this class from `to_config`'s dict.
 
         Raises:

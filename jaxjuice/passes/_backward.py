@@ -1,10 +1,9 @@
 """The pass top-down: flows of all elements, leaves and parameters.
 
 Every unit *pulls* its flow from the elements that it is a factor of, so nothing is scattered and
-the result does not depend on an order of execution. Parameter gradients are products of two factors
-that
-the walk leaves behind, one product over all steps of a stage: a batch that is sharded over devices
-is reduced once for every parameter, never inside a loop.
+the result does not depend on an order of execution. Parameter gradients are products of two
+factors, q and p, taken after the loops, one product over all steps of a stage: a batch that is
+sharded over devices is reduced once for every parameter, never inside a loop.
 """
 
 from collections.abc import Sequence

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from typer.testing import CliRunner
 
 from jaxjuice.cli import app
 from jaxjuice.cli._sample import encode_samples
+from jaxjuice.cli._train import choose_samples_path
 from jaxjuice.data import load_dataset
 from jaxjuice.io import load, model_info
 
@@ -79,26 +81,27 @@ def test_the_same_seed_gives_the_same_model(folder):
         np.testing.assert_array_equal(old["sums"][name], new["sums"][name])
 
 
-def test_images_are_sampled_beside_the_model_unless_told_otherwise(folder, tmp_path):
-    def train(data, *options):
-        arguments = (folder / data, *TINY, "--epochs", "1", "--valid", "0", *options)
-        result = invoke("train", *arguments, "--out", tmp_path / "a.b.jjc")
-        assert result.exit_code == 0, result.stderr
-        written = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-        for name in written:
-            (tmp_path / name).unlink()
-        assert written.pop("a.b.jjc")
-        return result.stdout, written
+def test_images_are_sampled_beside_the_model(folder, tmp_path):
+    arguments = ("train", folder / "images.npy", *TINY, "--epochs", "1", "--valid", "0")
+    out = tmp_path / "a.b.jjc"
+    result = invoke(*arguments, "--num-samples", "9", "--out", out)
+    assert result.exit_code == 0, result.stderr
+    assert f"samples     {tmp_path / 'a.b.png'}: 9" in result.stdout
+    assert (tmp_path / "a.b.png").read_bytes().startswith(b"\x89PNG")
+    (tmp_path / "a.b.png").unlink()
+    result = invoke(*arguments, "--no-samples", "--out", out)
+    assert result.exit_code == 0, result.stderr
+    assert "samples  " not in result.stdout and list(tmp_path.iterdir()) == [out]
 
-    report, written = train("images.npy", "--num-samples", "9")
-    assert f"samples     {tmp_path / 'a.b.png'}: 9" in report
-    assert list(written) == ["a.b.png"] and written["a.b.png"].startswith(b"\x89PNG")
-    for options in (["--no-samples"], ["--samples", ""]):
-        report, written = train("images.npy", *options)
-        assert "samples  " not in report and not written
-    np.save(folder / "flat.npy", binary_images().reshape(60, 6))
-    assert not train("flat.npy")[1]
-    assert list(train("flat.npy", "--image-shape", "2x3")[1]) == ["a.b.png"]
+
+def test_where_samples_go():
+    out, images = Path("here/model.jjc"), {"image_shape": [2, 3]}
+    assert choose_samples_path(None, False, out, images) == Path("here/model.png")
+    assert choose_samples_path(None, False, out, {}) is None
+    for metadata in (images, {}):
+        assert choose_samples_path("x.csv", False, out, metadata) == Path("x.csv")
+        assert choose_samples_path("", False, out, metadata) is None
+        assert choose_samples_path("x.csv", True, out, metadata) is None
 
 
 def test_evaluate_agrees_with_the_library(folder):

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from leaf_cases import jitted
 from scipy import stats
 
 from jaxjuice.distributions import Bernoulli, Binomial, LeafGroup, Poisson
@@ -36,7 +37,7 @@ def test_poisson_keeps_float32_digits(rate):
     # x log(rate) - rate - log x! has terms up to 1e7 here, so an error of 1.
     x = np.unique(np.rint([0, 1, rate, rate + np.sqrt(rate), rate + 5 * np.sqrt(rate), 2 * rate]))
     leaf = LeafGroup({"rate": jnp.full((1, 1), rate)}, {}, None)
-    found = np.asarray(Poisson().log_prob(leaf, jnp.asarray(x[None], jnp.float32)))[0, :, 0]
+    found = jitted(Poisson(), "log_prob")(leaf, jnp.asarray(x[None], jnp.float32))[0, :, 0]
     expected = stats.poisson.logpmf(x, float(np.float32(rate)))
     np.testing.assert_allclose(found, expected, rtol=2e-6, atol=2e-5 + 6e-7 * np.sqrt(rate))
 
@@ -47,17 +48,17 @@ def test_binomial_keeps_float32_digits(num_trials):
     leaf = LeafGroup({"prob": jnp.full((1, 1), prob)}, {}, None)
     mean, deviation = num_trials * prob, np.sqrt(num_trials * prob * 0.7)
     x = np.rint([0, 1, mean, mean + 2 * deviation, mean - deviation, num_trials])
-    found = Binomial(num_trials).log_prob(leaf, jnp.asarray(x[None], jnp.float32))
+    found = jitted(Binomial(num_trials), "log_prob")(leaf, jnp.asarray(x[None], jnp.float32))
     expected = stats.binom.logpmf(x, num_trials, float(np.float32(prob)))
     np.testing.assert_allclose(np.asarray(found)[0, :, 0], expected, rtol=3e-6, atol=1e-3)
 
 
 def test_certain_binomials():
     leaf = LeafGroup({"prob": jnp.asarray([[0.0, 1.0]])}, {}, None)
-    found = np.asarray(Binomial(3).log_prob(leaf, jnp.asarray([[0, 1, 3]])))
+    found = np.asarray(jitted(Binomial(3), "log_prob")(leaf, jnp.asarray([[0, 1, 3]])))
     np.testing.assert_array_equal(found[0], [[0, -np.inf], [-np.inf, -np.inf], [-np.inf, 0]])
     nodes = jnp.asarray([[0, 1] * 50], jnp.int32)
-    drawn = Binomial(3).sample(jax.random.key(0), leaf, nodes)
+    drawn = jitted(Binomial(3), "sample")(jax.random.key(0), leaf, nodes)
     np.testing.assert_array_equal(drawn, 3 * nodes)
 
 
@@ -66,20 +67,20 @@ def test_one_trial_is_bernoulli():
     x, flows = jnp.asarray([[0, 1, 1]]), jnp.asarray([[[0.3, 1], [1, 0.2], [0.5, 0.1]]])
     both = []
     for dist in (Bernoulli(), Binomial(1)):
-        found = list(dist.statistics(leaf, x, flows).values())
-        stats_by_name = dict(zip(dist.stat_shapes(), found, strict=True))
-        step = dist.m_step(leaf, stats_by_name, step_size=0.6, pseudocount=0.5)["prob"]
-        both.append([dist.log_prob(leaf, x), *found, step])
+        found = jitted(dist, "statistics")(leaf, x, flows)
+        step = jitted(dist, "m_step")(leaf, found, step_size=0.6, pseudocount=0.5)["prob"]
+        counts = [found[name] for name in dist.stat_shapes()]
+        both.append([jitted(dist, "log_prob")(leaf, x), *counts, step])
     for one, other in zip(*both, strict=True):
         np.testing.assert_allclose(one, other, rtol=2e-6)
 
 
 def test_rate_stops_at_its_floor():
     leaf = LeafGroup({"rate": jnp.asarray([[2.0]])}, {}, None)
-    found = Poisson().statistics(leaf, jnp.zeros((1, 5), jnp.int32), jnp.ones((1, 5, 1)))
-    new = Poisson().m_step(leaf, found, step_size=1.0, pseudocount=0.0)
+    found = jitted(Poisson(), "statistics")(leaf, jnp.zeros((1, 5), jnp.int32), jnp.ones((1, 5, 1)))
+    new = jitted(Poisson(), "m_step")(leaf, found, step_size=1.0, pseudocount=0.0)
     assert new["rate"][0, 0] == np.float32(1e-6)
-    assert Poisson().log_prob(LeafGroup(new, {}), jnp.asarray([[0]]))[0, 0, 0] <= 0
+    assert jitted(Poisson(), "log_prob")(LeafGroup(new, {}), jnp.asarray([[0]]))[0, 0, 0] <= 0
 
 
 def test_initial_rates_surround_the_family_rate():

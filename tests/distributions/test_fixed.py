@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from leaf_cases import jitted
 
 from jaxjuice._errors import ParameterError, StructureError
 from jaxjuice.distributions import External, Indicator, LeafGroup, Literal
@@ -16,8 +17,8 @@ def test_there_is_nothing_to_learn(dist):
     assert dist.param_shapes() == dist.stat_shapes() == {}
     assert dist.num_parameters == 0
     assert dist.init_params(jax.random.key(0), leaf.constants, 1, 2, 2.0, jnp.float32) == {}
-    assert dist.statistics(leaf, x, flows) == dist.expected_statistics(leaf) == {}
-    assert dist.m_step(leaf, {}, step_size=1.0, pseudocount=1.0) == {}
+    assert jitted(dist, "statistics")(leaf, x, flows) == dist.expected_statistics(leaf) == {}
+    assert jitted(dist, "m_step")(leaf, {}, step_size=1.0, pseudocount=1.0) == {}
     assert dist.to_unconstrained({}, leaf.constants) == {}
     assert dist.from_unconstrained({}, leaf.constants) == {}
     assert dist.check_params({}, {}) == {}
@@ -43,14 +44,14 @@ def test_literals_match_in_every_dtype(lit):
     leaf = LeafGroup({}, {"literal": jnp.full((1, 2), float(lit))}, None)
     for dtype in ("bool", "uint8", "int8", "int32", "uint32", "float32", "bfloat16"):
         x = jnp.asarray([[0, 1, 5]]).astype(dtype)
-        found = np.asarray(dist.log_prob(leaf, x))
+        found = np.asarray(jitted(dist, "log_prob")(leaf, x))
         hit = np.asarray(x[0], np.float64) == float(lit)
         np.testing.assert_array_equal(found[0, :, 0], np.where(hit, 0, -np.inf), err_msg=dtype)
         np.testing.assert_array_equal(found[0, :, 0], found[0, :, 1])
     x = jnp.asarray([[lit, np.nan]], jnp.float32)  # 0.1 is compared as float32
-    np.testing.assert_array_equal(dist.log_prob(leaf, x)[0, :, 0], [0, np.nan])
+    np.testing.assert_array_equal(jitted(dist, "log_prob")(leaf, x)[0, :, 0], [0, np.nan])
     assert dist.is_discrete == (float(lit) == int(lit))
-    drawn = dist.sample(jax.random.key(0), leaf, jnp.zeros((1, 3), jnp.int32))
+    drawn = jitted(dist, "sample")(jax.random.key(0), leaf, jnp.zeros((1, 3), jnp.int32))
     np.testing.assert_allclose(drawn, float(lit), rtol=1e-6)
 
 
@@ -60,9 +61,11 @@ def test_external_passes_on_what_comes():
     values = jnp.asarray([[[0.5, -np.inf]]])
     assert dist.log_prob(leaf, values) is values
     assert dist.validate(np.array([np.nan])) is None
-    for draw in (lambda n: dist.sample(jax.random.key(0), leaf, n), lambda n: dist.mode(leaf, n)):
-        with pytest.raises(StructureError, match="External"):
-            draw(jnp.zeros((1, 1), jnp.int32))
+    nodes = jnp.zeros((1, 1), jnp.int32)
+    with pytest.raises(StructureError, match="External leaves cannot be sampled"):
+        dist.sample(jax.random.key(0), leaf, nodes)
+    with pytest.raises(StructureError, match="External leaves have no mode"):
+        dist.mode(leaf, nodes)
     assert dist == External()
     assert External.from_config(dist.to_config()) == dist
     assert not Indicator(2).is_external

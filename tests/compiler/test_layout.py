@@ -1,0 +1,147 @@
+"""Layouts: units however a vector is blocked, parameter rows, and the table that prints."""
+
+import numpy as np
+import pytest
+import random_circuits
+import small_circuits
+
+from jaxjuice.compiler import build_program, edges_from_weights, weights_from_edges
+from jaxjuice.compiler._units import SumUnit, UnitTable
+from jaxjuice.distributions import Categorical
+from jaxjuice.nodes import InputNodes, SumNodes, inputs, multiply, set_block_size, summate
+from jaxjuice.structures import HMM
+
+COIN = Categorical(num_cats=2)
+
+
+def random_root(seed):
+    rng = np.random.default_rng(seed)
+    return random_circuits.random_circuit(rng, zero_masks=True, num_root_nodes=1 + seed % 2)
+
+
+def sums_of(root):
+    return [ns for ns in root if isinstance(ns, SumNodes)]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_edges_and_weights_are_inverse(seed):
+    """Every edge of a source is in exactly one row, and comes back from there."""
+    root = random_root(seed)
+    program = build_program(root)
+    for ns in {ns.get_source() for ns in sums_of(root)}:
+        shape = (ns.edge_ids.shape[1], ns.block_size, ns.ch_block_size)
+        array = 1.0 + np.arange(np.prod(shape), dtype=float).reshape(shape)
+        back = np.zeros(shape)
+        seen = []
+        for row in program.sum_rows[ns]:
+            weights = weights_from_edges(array, row.edges)
+            assert weights.shape == program.sum_groups[row.group].shape[1:]
+            seen.append(weights.ravel())
+            edges_from_weights(weights, row.edges, back)
+        np.testing.assert_array_equal(back, array)
+        np.testing.assert_array_equal(np.sort(np.concatenate(seen)), array.ravel())
+
+
+def test_weights_are_where_the_edges_say():
+    """Two node blocks of two, three child blocks of three, edges in any order."""
+    child = inputs(0, num_nodes=9, block_size=3, dist=COIN)
+    blocks = [[1, 0, 1, 0, 0, 1], [2, 1, 0, 0, 2, 1]]
+    ns = summate(child, num_nodes=4, block_size=2, edge_ids=blocks)
+    (row,) = build_program(ns).sum_rows[ns]
+    array = np.random.default_rng(0).random((6, 2, 3))
+    dense = np.zeros((4, 9))
+    for edge, (i, j) in enumerate(np.asarray(ns.edge_ids).T):
+        dense[2 * i : 2 * i + 2, 3 * j : 3 * j + 3] = array[edge]
+    np.testing.assert_array_equal(weights_from_edges(array, row.edges), dense[None])
+
+
+@pytest.mark.parametrize("block_size", [1, 2, 3, 6])
+@pytest.mark.parametrize("ch_block_size", [1, 4])
+def test_a_dense_vector_is_one_unit_however_it_is_blocked(block_size, ch_block_size):
+    leaves = [inputs(v, num_nodes=8, block_size=ch_block_size, dist=COIN) for v in (0, 1)]
+    ns = summate(multiply(*leaves), num_nodes=6, block_size=block_size)
+    (unit,) = UnitTable(ns).units_of(ns)
+    assert isinstance(unit, SumUnit)
+    assert (unit.num_nodes, unit.num_blocks, unit.block_nodes) == (6, 1, 6)
+    assert (unit.num_elements, unit.width, unit.arity) == (1, 8, 2)
+    program = build_program(ns)
+    assert {group.shape for group in program.sum_groups.values()} == {(1, 1, 6, 8)}
+
+
+def test_equal_sparse_blocks_are_one_unit_and_unequal_ones_are_units_of_their_own():
+    with set_block_size(2):
+        child = inputs(0, num_nodes=6, dist=COIN)
+        diagonal = summate(child, num_nodes=6, edge_ids=np.eye(3, dtype=bool))
+        ragged = summate(child, num_nodes=4, edge_ids=[[0, 0, 1], [0, 2, 1]])
+    (unit,) = UnitTable(diagonal).units_of(diagonal)
+    assert isinstance(unit, SumUnit) and (unit.num_blocks, unit.num_children) == (3, 2)
+    units = UnitTable(ragged).units_of(ragged)
+    assert [(unit.start, unit.num_nodes) for unit in units] == [(0, 2), (2, 2)]
+    assert [unit.num_children for unit in units if isinstance(unit, SumUnit)] == [4, 2]
+
+
+def rows_read(program):
+    """By group, how often the real entries of all layers read each row."""
+    read = {name: np.zeros(group.num_params, int) for name, group in program.sum_groups.items()}
+    for stage in program.stages:
+        for layer in stage:
+            weights = layer.weights
+            np.add.at(read[weights.group], weights.rows[weights.real], 1)
+    return read
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_parameter_rows_cover_every_source_once(seed):
+    root = random_root(seed)
+    program = build_program(root)
+    holders = {ns.get_source() for ns in sums_of(root)}
+    rows = [(row.group, row.row) for ns in holders for row in program.sum_rows[ns]]
+    every = [(name, i) for name, g in program.sum_groups.items() for i in range(g.num_params)]
+    assert sorted(rows) == sorted(every)
+    # Each vector reads its own rows, a tied copy those of its source.
+    wanted = dict.fromkeys(every, 0)
+    for ns in sums_of(root):
+        assert program.sum_rows[ns] == program.sum_rows[ns.get_source()]
+        for row in program.sum_rows[ns]:
+            wanted[row.group, row.row] += 1
+    read = rows_read(program)
+    assert {(name, i): int(n) for name in read for i, n in enumerate(read[name])} == wanted
+    leaves = [ns for ns in root if isinstance(ns, InputNodes)]
+    held = {ns.get_source(): program.leaf_rows[ns] for ns in leaves}
+    assert len(set(held.values())) == len(held)
+    assert sorted(held.values()) == sorted(
+        (leaf.name, i) for leaf in program.leaves for i in range(leaf.num_params)
+    )
+    assert all(program.leaf_rows[ns] == held[ns.get_source()] for ns in leaves)
+
+
+def test_padding_reads_and_writes_in_range():
+    """Tables name slots that exist, padded entries too."""
+    for seed in range(8):
+        program = build_program(random_root(seed))
+        for layer in (layer for stage in program.stages for layer in stage):
+            for tables, slots in (
+                (layer.children, program.value_slots),
+                (layer.parents, program.flow_slots),
+            ):
+                for width, table in tables.items():
+                    assert table.slots.min() >= 0 and table.slots.max() < slots[width]
+            last = layer.value_start.max() + layer.quota
+            assert last <= program.value_slots[layer.num_nodes]
+            last = layer.flow_start.max() + layer.quota * layer.num_blocks * layer.num_elements
+            assert last <= program.flow_slots[layer.width]
+
+
+def test_the_table_has_a_line_a_layer():
+    root, _ = small_circuits.chain()
+    program = build_program(root)
+    lines = program.table().splitlines()
+    assert lines[0].split() == "layer steps units product arity parameters padding".split()
+    assert len(lines) == 1 + len(program.leaves) + sum(map(len, program.stages)) + 1
+    assert lines[1].startswith("categorical0: Categorical(num_cats=5)")
+    assert lines[-1].startswith("root") and "tied" in program.table()
+
+
+def test_a_long_chain_is_a_short_table():
+    lengths = [len(build_program(HMM(n, 4, 2)).table().splitlines()) for n in (10, 500)]
+    assert lengths[1] <= lengths[0]
