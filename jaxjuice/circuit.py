@@ -190,8 +190,9 @@ class Circuit(NodeParameters):
 
         Returns:
             `[batch]`, or `[batch, num_roots]` where there are several roots. -inf where a row is
-            impossible. Differentiable in the parameters, the external log-densities, and the values
-            of continuous variables; rows at -inf have gradient 0.
+            impossible (see `jaxjuice.ops` for what float32 cannot tell from it). Differentiable in
+            the parameters, the external log-densities, and the values of continuous variables;
+            rows at -inf have gradient 0.
 
         Raises:
             DataError: if shapes or values do not fit the circuit.

@@ -1,8 +1,7 @@
 """The compiled form of a circuit: what `Circuit` walks. numpy only, and it prints as a table.
 
 Two kinds of arrays hold a pass over a batch of B samples. The *value array* of width K is
-`[slots, B, K]`: slot 0 is log 1, then the leaves, then the sums in the order in which they are
-computed.
+`[slots, B, K]`: slot 0 is log 1, then the leaves, then the sums in the order of the schedule.
 The *flow array* of width w is `[slots, B, w]`: slot 0 is zero, then the root's elements, then the
 elements of every sum from the root down, so that a pass writes both arrays front to back.
 """

@@ -278,7 +278,7 @@ def _first_above(
 ) -> WholeNumbers:
     """The first category whose running sum exceeds the threshold, by bisection."""
 
-    def halve(_: int, bounds: tuple[Array, Array]) -> tuple[Array, Array]:
+    def halve(_: Scalar, bounds: tuple[Array, Array]) -> tuple[Array, Array]:
         low, high = bounds  # the answer lies in low..high
         middle = (low + high) // 2
         above = running_sum(middle) > threshold

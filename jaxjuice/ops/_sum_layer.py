@@ -3,6 +3,9 @@
 Letters as everywhere: e child values (log), p = exp(e - m), s = sum_j theta_j p_j, v node values,
 f node flows, q = f / s. A value is kept as `relative + scale` with one scale a sample and slot, so
 that log-likelihoods of thousands of nats lose no digits in the flows.
+
+The shift m is one for all nodes that share children, so that they share a product. A child more
+than about 87 nats (float32; 700 in float64) below the largest of them counts as impossible.
 """
 
 from dataclasses import dataclass
