@@ -3,13 +3,15 @@
 #   make test      run the tests
 #   make lint      ruff and pyright
 #   make test-all  run the tests, and again on a newer Python with the newest JAX where one is found
+#   make bench     measure speed on this CPU beside other libraries (about 10 minutes, nothing else running)
 #   make clean     remove caches and the demo's output (not .venv)
 SHELL := /bin/bash
 .DELETE_ON_ERROR:
-.PHONY: demo test test-all lint format clean help
+.PHONY: demo test test-all lint format bench clean help
 
 VENV := .venv
 VENV_NEW := .venv-new
+VENV_BENCH := .venv-bench
 BIN := $(VENV)/bin
 PYTEST_FLAGS ?= -q -n auto --maxprocesses 8
 DEMO_DIR ?= demo-output
@@ -23,11 +25,11 @@ FIND_PYTHON = for candidate in $(PYTHON) python3 python python3.13 python3.12 py
 help:
 	@sed -n 's/^#   //p' Makefile
 
-$(BIN)/python:
+$(BIN)/python $(VENV_BENCH)/bin/python: %/bin/python:
 	@python="$$($(FIND_PYTHON))"; \
 	if [ -z "$$python" ]; then echo "make: no Python >= 3.11 found; set PYTHON=/path/to/python" >&2; exit 1; fi; \
-	echo "Creating $(VENV) with $$("$$python" --version)"; \
-	"$$python" -m venv $(VENV) || { rm -rf $(VENV); \
+	echo "Creating $* with $$("$$python" --version)"; \
+	"$$python" -m venv $* || { rm -rf $*; \
 	echo "make: '$$python -m venv' failed (Debian and Ubuntu: apt-get install python3-venv)" >&2; exit 1; }
 
 # Stamps remember what is installed, so a second call installs nothing.
@@ -76,6 +78,20 @@ test-all: test
 	fi; \
 	$(VENV_NEW)/bin/python -c 'import jax, platform; print("Python", platform.python_version(), "jax", jax.__version__)' \
 	&& $(VENV_NEW)/bin/python -m pytest $(PYTEST_FLAGS)
+
+# The libraries to compare with live in an environment of their own. One that cannot be installed is
+# skipped: all together first, and one by one if that fails.
+$(VENV_BENCH)/.stamp: pyproject.toml bench/requirements.txt | $(VENV_BENCH)/bin/python
+	$(VENV_BENCH)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[demo]'
+	$(VENV_BENCH)/bin/python -m pip install --quiet --disable-pip-version-check -r bench/requirements.txt \
+	|| grep -v '^#' bench/requirements.txt | while read -r peer; do \
+		$(VENV_BENCH)/bin/python -m pip install --quiet --disable-pip-version-check "$$peer" \
+		|| echo "make bench: $$peer cannot be installed; its rows will be missing" >&2; done
+	@touch $@
+
+BENCH_FLAGS ?=
+bench: $(VENV_BENCH)/.stamp
+	$(VENV_BENCH)/bin/python -m bench.cpu $(BENCH_FLAGS)
 
 clean:
 	rm -rf $(DEMO_DIR) build dist .pytest_cache .ruff_cache

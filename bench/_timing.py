@@ -11,6 +11,8 @@ Action = Callable[[], object]
 
 SLOW = 0.5
 """Seconds from which on a call need not find its data in a cache."""
+PATIENCE = 20.0
+"""Seconds from which on a call is not repeated."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,13 +78,16 @@ def take_turns(
     Args:
         actions: What to time, by contender; each returns when its work is done.
         resets: What to call before each action, untimed.
-        seconds: About how long each contender is timed in all; at least one call a turn.
+        seconds: About how long each contender is timed in all; at least one call a turn, but no
+            more calls than one if that took longer than `PATIENCE`.
         turns: How many turns each has.
         rest: Seconds before a turn.
     """
     times: dict[str, list[float]] = {name: [] for name in actions}
     for _ in range(turns):
         for name, action in actions.items():
+            if max(times[name], default=0.0) > PATIENCE:
+                continue
             time.sleep(rest)
             spent, is_warm = 0.0, False
             while spent < seconds / turns:

@@ -14,13 +14,7 @@ from jaxjuice.nodes import InputNodes, ProductNodes
 
 
 def build(
-    pc: Circuit,
-    params: dict,
-    x: np.ndarray,
-    *,
-    step_size: float,
-    pseudocount: float,
-    learning_rate: float,
+    pc: Circuit, params: dict, x: np.ndarray, pseudocount: float, learning_rate: float
 ) -> Tasks:
     """Translates the circuit twice: with probabilities, for EM, and with logits, for Adam.
 
@@ -33,7 +27,7 @@ def build(
     torch.set_num_threads(num_cores())
     data = torch.as_tensor(x, dtype=torch.long)
     plain = _compiled(pc, params, logits=False)
-    em = EM(_compiled(pc, params, logits=False), lr=step_size, pseudocount=pseudocount)
+    em = EM(_compiled(pc, params, logits=False), lr=1.0, pseudocount=pseudocount)
     logits = _compiled(pc, params, logits=True)
 
     def log_likelihoods(circuit: Any) -> np.ndarray:

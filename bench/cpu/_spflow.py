@@ -1,4 +1,4 @@
-"""SPFlow: a torch module for each node vector, float32."""
+"""SPFlow: a torch module for each node vector, as in its own HCLTs; float32."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def test_center_against_networkx(num_vars):
 
 
 @pytest.mark.parametrize("num_vars", [1, 2, 3])
-@pytest.mark.parametrize("num_samples", [0, 1, 50])
+@pytest.mark.parametrize("num_samples", [1, 50])
 def test_few_variables_and_samples(num_vars, num_samples):
     x = np.random.default_rng(0).integers(0, 2, (num_samples, num_vars))
     check_tree(chow_liu_tree(x), num_vars)
