@@ -1,0 +1,24 @@
+"""The tables of bench/results."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bench._report import with_tables
+
+RESULTS = Path(__file__).parents[2] / "bench" / "results"
+
+
+def test_the_text_holds_the_figures_of_the_json_file() -> None:
+    results = json.loads((RESULTS / "cpu.json").read_text())
+    text = (RESULTS / "README.md").read_text()
+    assert with_tables(text, "cpu", results) == text
+    median = next(row for row in results["hmm"]["rows"] if row["library"] == "dynamax")
+    assert median["case"] in text
+
+
+def test_a_text_without_a_place_for_a_table_is_an_error() -> None:
+    results = json.loads((RESULTS / "cpu.json").read_text())
+    with pytest.raises(ValueError, match=r"no place for cpu\.mnist"):
+        with_tables("# Nothing here\n", "cpu", {"mnist": results["mnist"]})
