@@ -25,7 +25,7 @@ RESULTS = Path(__file__).parents[1] / "results"
 def main() -> int:
     """Runs the workloads, one after another."""
     arguments = _parser().parse_args()
-    settings = Settings(quick=arguments.quick, seconds=0.05 if arguments.quick else 4.0)
+    settings = Settings(quick=arguments.quick, seconds=0.05 if arguments.quick else 3.0)
     _set_environment()
     results: dict[str, Any] = {}
     for workload in arguments.workloads:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -24,7 +25,7 @@ class Settings:
     """
 
     quick: bool = False
-    seconds: float = 4.0
+    seconds: float = 3.0
 
 
 def _nothing() -> None:
@@ -47,13 +48,26 @@ class Task:
     reset: Callable[[], object] = _nothing
 
 
-Tasks = dict[str, Task]
+@dataclasses.dataclass(frozen=True)
+class Contender:
+    """A library with the problem handed over.
+
+    Attributes:
+        tasks: What it can do, by name.
+        notes: What a reader should know of how it is set up.
+    """
+
+    tasks: dict[str, Task]
+    notes: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+Builder = Callable[[], Contender]
 
 
 def contest(
     workload: str,
     case: str,
-    builders: Mapping[str, Callable[[], Tasks]],
+    builders: Mapping[str, Builder],
     tolerances: Mapping[str, float],
     settings: Settings,
 ) -> Iterator[Row]:
@@ -63,12 +77,12 @@ def contest(
 
     Args:
         workload, case: For the rows.
-        builders: By library, what makes its model and its tasks. The first is jaxjuice, whose tasks
-            are all run and whose results are the reference.
+        builders: By library, what hands the problem over. The first is jaxjuice, which has all
+            tasks, and whose results are the reference.
         tolerances: By task, how far log-likelihoods may lie apart, in nats.
         settings: How thorough to be.
     """
-    built: dict[str, Tasks] = {}
+    built: dict[str, Contender] = {}
     build_s: dict[str, float] = {}
     for library, build in builders.items():
         begin = time.perf_counter()
@@ -81,12 +95,17 @@ def contest(
         build_s[library] = time.perf_counter() - begin
 
     for name, tolerance in tolerances.items():
-        contenders = {library: tasks[name] for library, tasks in built.items() if name in tasks}
+        tasks = {
+            library: contender.tasks[name]
+            for library, contender in built.items()
+            if name in contender.tasks
+        }
         rows: dict[str, Row] = {}
-        for library, task in contenders.items():
-            row = Row(workload, case, name, library, build_s=build_s[library])
-            rows[library] = _first_call(row, task, contenders[REFERENCE], tolerance)
-        fit = {library: task for library, task in contenders.items() if not rows[library].problem}
+        for library, task in tasks.items():
+            notes = built[library].notes if name == next(iter(tolerances)) else {}
+            row = Row(workload, case, name, library, build_s=build_s[library], figures=notes)
+            rows[library] = _first_call(row, task, tasks[REFERENCE], tolerance)
+        fit = {library: task for library, task in tasks.items() if not rows[library].problem}
         timings = take_turns(
             {library: task.run for library, task in fit.items()},
             {library: task.reset for library, task in fit.items()},

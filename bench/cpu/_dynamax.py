@@ -6,11 +6,11 @@ from functools import partial
 
 import numpy as np
 
-from bench.cpu._contest import Task, Tasks
+from bench.cpu._contest import Contender, Task
 from bench.cpu._hmm_problem import HMMProblem
 
 
-def build(problem: HMMProblem) -> Tasks:
+def build(problem: HMMProblem) -> Contender:
     """Hands the problem over, with flat priors, so that its M-step is the plain one.
 
     Its `fit_em` compiles anew in each call; the step here is the same made of its public parts,
@@ -50,10 +50,11 @@ def build(problem: HMMProblem) -> Tasks:
         nonlocal latest
         latest = jax.block_until_ready(em_step(params, x))[0]
 
-    return {
+    tasks = {
         "log-likelihood": Task(
             lambda: log_likelihood(params, x).block_until_ready(),
             lambda: np.asarray(log_likelihood(params, x), np.float64),
         ),
         "EM step": Task(run_em_step, lambda: np.asarray(log_likelihood(latest, x), np.float64)),
     }
+    return Contender(tasks)

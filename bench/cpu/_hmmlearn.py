@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from bench.cpu._contest import Task, Tasks
+from bench.cpu._contest import Contender, Task
 from bench.cpu._hmm_problem import HMMProblem
 
 
-def build(problem: HMMProblem) -> Tasks:
+def build(problem: HMMProblem) -> Contender:
     """Hands the problem over. Of its two implementations takes "scaling", the faster one."""
     from hmmlearn.hmm import CategoricalHMM
 
@@ -32,7 +32,8 @@ def build(problem: HMMProblem) -> Tasks:
         return np.array([model.score(row.reshape(-1, 1)) for row in problem.x])
 
     reset()
-    return {
+    tasks = {
         "log-likelihood": Task(lambda: model.score(symbols, lengths), outcome, reset),
         "EM step": Task(lambda: model.fit(symbols, lengths), outcome, reset),
     }
+    return Contender(tasks)

@@ -11,12 +11,12 @@ import numpy as np
 import optax
 
 import jaxjuice as juice
-from bench.cpu._contest import Task, Tasks
+from bench.cpu._contest import Contender, Task
 
 
-def circuit_tasks(
+def contender(
     pc: juice.Circuit, params: Any, x: np.ndarray, em: Any, learning_rate: float | None = None
-) -> Tasks:
+) -> Contender:
     """What jaxjuice does with a circuit.
 
     Args:
@@ -38,7 +38,7 @@ def circuit_tasks(
         adam = optax.adam(learning_rate)
         step = partial(_gradient_step, pc, adam)
         tasks["Adam step"] = _Training(pc, params, data, adam, step, True).task()
-    return tasks
+    return Contender(tasks)
 
 
 class _Training:

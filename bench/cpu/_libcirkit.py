@@ -6,16 +6,16 @@ from typing import Any
 
 import numpy as np
 
-from bench._machine import num_cores
-from bench.cpu._contest import Task, Tasks
+from bench.cpu._contest import Contender, Task
 from bench.cpu._dag import check_elementwise, leaf_probs, sum_weights
+from bench.cpu._torch import with_best_threads
 from jaxjuice import Circuit
 from jaxjuice.nodes import InputNodes, ProductNodes
 
 
 def build(
     pc: Circuit, params: dict, x: np.ndarray, pseudocount: float, learning_rate: float
-) -> Tasks:
+) -> Contender:
     """Translates the circuit twice: with probabilities, for EM, and with logits, for Adam.
 
     Both are compiled as libcirkit does by default: folded and optimized, in the log-sum-exp
@@ -24,7 +24,6 @@ def build(
     import torch
     from cirkit.backend.torch.em_optimizer import EM
 
-    torch.set_num_threads(num_cores())
     data = torch.as_tensor(x, dtype=torch.long)
     plain = _compiled(pc, params, logits=False)
     em = EM(_compiled(pc, params, logits=False), lr=1.0, pseudocount=pseudocount)
@@ -60,11 +59,13 @@ def build(
         logits.load_state_dict(begin[logits])
         adam = make_adam()
 
-    return {
-        "log-likelihood": Task(lambda: log_likelihoods(plain), lambda: log_likelihoods(plain)),
-        "EM step": Task(run_em, lambda: log_likelihoods(em.pc), reset_em),
-        "Adam step": Task(run_adam, lambda: log_likelihoods(logits), reset_adam),
-    }
+    return with_best_threads(
+        {
+            "log-likelihood": Task(lambda: log_likelihoods(plain), lambda: log_likelihoods(plain)),
+            "EM step": Task(run_em, lambda: log_likelihoods(em.pc), reset_em),
+            "Adam step": Task(run_adam, lambda: log_likelihoods(logits), reset_adam),
+        }
+    )
 
 
 def _copy(module: Any) -> dict[str, Any]:

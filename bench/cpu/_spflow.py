@@ -6,19 +6,18 @@ from typing import Any
 
 import numpy as np
 
-from bench._machine import num_cores
-from bench.cpu._contest import Task, Tasks
+from bench.cpu._contest import Contender, Task
 from bench.cpu._dag import check_elementwise, leaf_probs, sum_weights
+from bench.cpu._torch import with_best_threads
 from jaxjuice import Circuit
 from jaxjuice.nodes import InputNodes, ProductNodes
 
 
-def build(pc: Circuit, params: dict, x: np.ndarray, learning_rate: float) -> Tasks:
+def build(pc: Circuit, params: dict, x: np.ndarray, learning_rate: float) -> Contender:
     """Translates the circuit. Its EM step has neither step size nor pseudocount."""
     import torch
     from spflow.learn.expectation_maximization import expectation_maximization
 
-    torch.set_num_threads(num_cores())
     data = torch.as_tensor(x, dtype=torch.float32)
     module = _module(pc, params)
     begin = {name: value.clone() for name, value in module.state_dict().items()}
@@ -45,11 +44,13 @@ def build(pc: Circuit, params: dict, x: np.ndarray, learning_rate: float) -> Tas
     def run_em() -> None:
         expectation_maximization(module, data, max_steps=1)
 
-    return {
-        "log-likelihood": Task(log_likelihoods, log_likelihoods, reset),
-        "EM step": Task(run_em, log_likelihoods, reset),
-        "Adam step": Task(run_adam, log_likelihoods, reset),
-    }
+    return with_best_threads(
+        {
+            "log-likelihood": Task(log_likelihoods, log_likelihoods, reset),
+            "EM step": Task(run_em, log_likelihoods, reset),
+            "Adam step": Task(run_adam, log_likelihoods, reset),
+        }
+    )
 
 
 def _module(pc: Circuit, params: dict) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -12,8 +12,8 @@ import numpy as np
 import jaxjuice as juice
 from bench._rows import Row
 from bench.cpu import _libcirkit, _spflow
-from bench.cpu._contest import Settings, Tasks, contest
-from bench.cpu._jaxjuice import circuit_tasks
+from bench.cpu._contest import Builder, Contender, Settings, contest
+from bench.cpu._jaxjuice import contender
 from jaxjuice.data import digits, mnist5k
 from jaxjuice.nodes import CircuitNodes
 
@@ -57,13 +57,13 @@ def _contest(
     pc = juice.compile(root)
     params = _fitted(pc, x)
 
-    def build() -> Tasks:
+    def build() -> Contender:
         # Compiled anew, for the time that it takes; equal DAGs compile to equal parameters.
         fresh = juice.compile(root)
         em = juice.optim.full_batch_em(fresh, pseudocount=PSEUDOCOUNT)
-        return circuit_tasks(fresh, params, x, em, LEARNING_RATE)
+        return contender(fresh, params, x, em, LEARNING_RATE)
 
-    peers: dict[str, Callable[[], Tasks]] = {
+    peers: dict[str, Builder] = {
         "libcirkit": partial(_libcirkit.build, pc, params, x, PSEUDOCOUNT, LEARNING_RATE)
     }
     if with_spflow:

@@ -10,9 +10,9 @@ import jax
 import jaxjuice as juice
 from bench._rows import Row
 from bench.cpu import _dynamax, _hmmlearn
-from bench.cpu._contest import Settings, Tasks, contest
+from bench.cpu._contest import Contender, Settings, contest
 from bench.cpu._hmm_problem import HMMProblem, random_problem
-from bench.cpu._jaxjuice import circuit_tasks
+from bench.cpu._jaxjuice import contender
 
 NAME = "hmm"
 ROWS, SYMBOLS = 64, 32
@@ -40,7 +40,7 @@ def run(settings: Settings) -> Iterator[Row]:
         )
 
 
-def _build(problem: HMMProblem) -> Tasks:
+def _build(problem: HMMProblem) -> Contender:
     latents, symbols = problem.emission.shape
     root = juice.structures.HMM(
         problem.x.shape[1],
@@ -52,4 +52,4 @@ def _build(problem: HMMProblem) -> Tasks:
     )
     pc = juice.compile(root)
     params = pc.init(jax.random.key(0))
-    return circuit_tasks(pc, params, problem.x, juice.optim.full_batch_em(pc))
+    return contender(pc, params, problem.x, juice.optim.full_batch_em(pc))
