@@ -45,13 +45,6 @@ def test_equal_shapes_compile_once() -> None:
     assert circuit._log_likelihood._cache_size() == before + 1
 
 
-# What XLA fuses and copies is its release's choice; these hold for the ones that were looked at.
-LOOKED_AT = pytest.mark.skipif(
-    tuple(map(int, jax.__version__.split(".")[:2])) < (0, 11), reason="looked at from jax 0.11 on"
-)
-
-
-@LOOKED_AT
 def test_a_long_chain_compiles_to_the_same_kernels_as_a_short_one() -> None:
     texts = [_lowered(*_hmm(length)).compile().as_text() for length in (10, 1000)]
     short, long = [len(set(re.findall(r"calls=(%[\w.]+)", text))) for text in texts]
@@ -59,7 +52,6 @@ def test_a_long_chain_compiles_to_the_same_kernels_as_a_short_one() -> None:
     assert " while(" in texts[1]
 
 
-@LOOKED_AT
 @pytest.mark.parametrize("name", ("chain", "tree"))
 def test_arrays_are_written_in_place(name: str) -> None:
     """No copy of a value or flow array stands in a loop: it would cost as much as all steps."""
