@@ -277,10 +277,8 @@ CASES = [
     _binomial("bernoulli_certain", 1, dists.Bernoulli(), [0.0, 1.0, 0.25]),
     _binomial("binomial_300", 300, dists.Binomial(300)),
     _binomial("binomial_certain", 6, dists.Binomial(6), [0.0, 1.0, 0.25]),
-    _poisson("poisson", dists.Poisson(), 2.0),
-    _poisson("poisson_prior", dists.Poisson(rate=50.0), 50.0),
-    _gaussian("gaussian_far", dists.Gaussian(mu=30.0, sigma=2.0, min_sigma=0.5), 30.0, 2.0),
-    _gaussian("gaussian_center", dists.Gaussian(), -5.0, 3.0, {"center": -4.0}),
+    _poisson("poisson", dists.Poisson(rate=50.0), 50.0),
+    _gaussian("gaussian", dists.Gaussian(), -5.0, 3.0, {"center": -4.0}),
     _logistic("logistic", (-1.0, 1.0), 8),
     _certain(
         "indicator_states",

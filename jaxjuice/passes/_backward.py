@@ -57,27 +57,19 @@ def backward(
         inputs = [layer_inputs(layer, weights[layer.weights.group]) for layer in stage]
         for table, more in zip(inputs, kept, strict=True):
             table["saved"] = more
-        single = stage[0].num_steps == 1
 
-        def step(flows: Arrays, tables, stage=stage, single=single):
-            factors = []
+        def step(flows: Arrays, tables, stage=stage):
             for layer, table in reversed(list(zip(stage, tables, strict=True))):
                 theta = layer_weights(layer, table, weights[layer.weights.group])
-                flows, factor = _run_layer(walk, layer, values, flows, table, theta)
-                factors.append(factor if single else None)
-            return flows, factors[::-1]
+                flows = _run_layer(walk, layer, values, flows, table, theta)
+            return flows, []
 
-        flows, factors = run_stage(step, flows, inputs, reverse=True)
-        if single:
-            for layer, (q, p) in zip(stage, factors, strict=True):
-                for rows, copies in _copies(layer):
-                    chosen = [_choose(layer, x[0], copies.reshape(-1)) for x in (q, p)]
-                    gradients.add(walk, layer, rows, copies.shape[1], *chosen)
+        flows, _ = run_stage(step, flows, inputs, reverse=True)
     # A barrier, or XLA would fuse these reads with the walk's and keep copies of the flows.
     finished = lax.optimization_barrier((values, flows))
     for stage, kept in zip(program.stages, saved, strict=True):
         for layer, more in zip(stage, kept, strict=True):
-            for rows, copies in _copies(layer) if layer.num_steps > 1 else ():
+            for rows, copies in _copies(layer):
                 theta = weights[layer.weights.group]
                 q, p = _factors(walk, layer, finished, more, theta, copies.reshape(-1))
                 gradients.add(walk, layer, rows, copies.shape[1], q, p)
@@ -98,19 +90,21 @@ def _with_root(walk: Walk, values: Values, root_flows: Array) -> Arrays:
     return flows
 
 
-def _run_layer(walk: Walk, layer: SumLayer, values: Values, flows: Arrays, table, theta: Array):
+def _run_layer(
+    walk: Walk, layer: SumLayer, values: Values, flows: Arrays, table, theta: Array
+) -> Arrays:
     v = lax.dynamic_slice_in_dim(
         values.relative[layer.num_nodes], table["value_start"], layer.quota
     )
     q = _flow_ratio(walk, layer, v, flows, table["parents"], table["saved"].correction)
     # All reads of the flows end here, or XLA would keep a copy of the array for a second one.
     q, flows = lax.optimization_barrier((q, flows))
-    element_flows, p = ops.sum_layer_backward(
+    element_flows, _ = ops.sum_layer_backward(
         table["saved"].p, q, theta, walk.propagation, walk.precision
     )
     w = layer.width
     update = split_elements(layer, element_flows)
-    return {**flows, w: ops.write_slots(flows[w], update, table["flow_start"])}, (q, p)
+    return {**flows, w: ops.write_slots(flows[w], update, table["flow_start"])}
 
 
 def _flow_ratio(walk: Walk, layer: SumLayer, v: Array, flows: Arrays, parents, correction) -> Array:
@@ -173,7 +167,8 @@ def _factors(
 ) -> tuple[Array, Array]:
     """The two factors of the parameter gradient, for `entries` (-1: none) of a layer's steps.
 
-    q is computed again from the finished flows: kept in the loop, it would be their second read.
+    q is computed again from the finished flows: taken from the walk, it would be a second read of
+    flows that are about to be overwritten, for which XLA keeps a copy of the whole array.
     """
     values, flows = arrays
     parents = _take_entries(layer.parents, entries)

@@ -83,6 +83,15 @@ def test_rate_stops_at_its_floor():
     assert jitted(Poisson(), "log_prob")(LeafGroup(new, {}), jnp.asarray([[0]]))[0, 0, 0] <= 0
 
 
+def test_without_a_rate_there_is_no_prior():
+    leaf = LeafGroup({"rate": jnp.asarray([[2.0, 3.0]])}, {}, None)
+    found = {"flow": jnp.asarray([[4.0, 0.0]]), "total": jnp.asarray([[10.0, 0.0]])}
+    new = jitted(Poisson(), "m_step")(leaf, found, step_size=1.0, pseudocount=5.0)
+    np.testing.assert_allclose(new["rate"], [[2.5, 3.0]])
+    new = jitted(Poisson(rate=1.0), "m_step")(leaf, found, step_size=1.0, pseudocount=4.0)
+    np.testing.assert_allclose(new["rate"], [[14 / 8, 1.0]])
+
+
 def test_initial_rates_surround_the_family_rate():
     for dist, middle in ((Poisson(), 1.0), (Poisson(rate=40.0), 40.0)):
         rate = dist.init_params(jax.random.key(0), {}, 4, 500, 2.0, jnp.float32)["rate"]
