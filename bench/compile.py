@@ -2,9 +2,12 @@
 
 Prints, for each circuit, the seconds to build the DAG, to compile it to a program, to trace and
 lower a training step (E-step and M-step), to compile that with XLA, and the seconds of its first
-and a later run. Times are of one run on this machine; nothing else should run on it.
+and a later run: medians of three rounds, or of `--rounds N`, and of all that happens from tracing
+to the first run the median, least and most. Nothing else should run on the machine.
 """
 
+import argparse
+import statistics
 import time
 from collections.abc import Callable
 from typing import NamedTuple
@@ -110,15 +113,24 @@ def measure(case: Case) -> dict[str, float]:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.compile", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3)
+    rounds = parser.parse_args().rounds
     print(f"jax {jax.__version__}, {jax.devices()[0].device_kind}")
     names = ("build", "program", "trace", "lower", "xla", "first run", "run")
-    print(f"{'circuit':38}" + "".join(f"{name:>11}" for name in names) + "   compile + first step")
+    print(f"{'circuit':38}" + "".join(f"{name:>11}" for name in names) + "   trace to first run")
     for title, case in CASES.items():
-        seconds = measure(case)
-        total = sum(seconds[name] for name in ("trace", "lower", "xla", "first run"))
-        print(
-            f"{title:38}" + "".join(f"{seconds[name]:11.2f}" for name in names) + f"{total:14.2f} s"
+        found = [measure(case) for _ in range(rounds)]
+        medians = [statistics.median(seconds[name] for seconds in found) for name in names]
+        totals = sorted(
+            sum(seconds[name] for name in ("trace", "lower", "xla", "first run"))
+            for seconds in found
         )
+        print(
+            f"{title:38}" + "".join(f"{value:11.2f}" for value in medians)
+            + f"{statistics.median(totals):8.2f} s ({totals[0]:.2f} to {totals[-1]:.2f})",
+            flush=True,
+        )  # fmt: skip
 
 
 if __name__ == "__main__":

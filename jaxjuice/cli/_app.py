@@ -52,8 +52,21 @@ def options(
 
 def main() -> None:
     """Runs the command line `jaxjuice`."""
+    shorten_compilation()
     use_compilation_cache()
     app()
+
+
+def shorten_compilation() -> None:
+    """Keeps LLVM from unrolling loops on CPUs, unless the user's XLA_FLAGS decide that.
+
+    It would unroll the inner loops of layers of fewer than 48 nodes, transcendental functions
+    included: their kernels take several times as long to compile and run no faster.
+    """
+    flags = os.environ.get("XLA_FLAGS", "")
+    if "xla_backend_extra_options" not in flags:
+        more = "--xla_backend_extra_options=xla_cpu_disable_loop_unrolling"
+        os.environ["XLA_FLAGS"] = f"{flags} {more}".strip()
 
 
 def use_compilation_cache() -> None:

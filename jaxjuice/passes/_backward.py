@@ -173,9 +173,8 @@ def _factors(
     values, flows = arrays
     parents = _take_entries(layer.parents, entries)
     slots = _value_slots(layer)[entries]
-    parents, slots = lax.optimization_barrier(jax.tree.map(jnp.asarray, (parents, slots)))
-    v = values.relative[layer.num_nodes]
-    v = v.at[slots].get(mode="promise_in_bounds", wrap_negative_indices=False)
+    parents = lax.optimization_barrier(jax.tree.map(jnp.asarray, parents))
+    v = _take_slots(values.relative[layer.num_nodes], slots)
     p, correction = (None if x is None else _choose(layer, _flat(x), entries) for x in saved)
     q = _flow_ratio(walk, layer, v, flows, parents, correction)
     assert p is not None
@@ -183,6 +182,13 @@ def _factors(
         own = theta[layer.weights.rows.reshape(-1)[entries]]
         _, p = ops.sum_layer_backward(p, q, _flat(own), walk.propagation, walk.precision)
     return q, p
+
+
+def _take_slots(array: Array, slots: np.ndarray) -> Array:
+    if (np.diff(slots) == 1).all():
+        return array[slots[0] : slots[-1] + 1]
+    index = lax.optimization_barrier(jnp.asarray(slots))
+    return array.at[index].get(mode="promise_in_bounds", wrap_negative_indices=False)
 
 
 def _flat(x: Array) -> Array:

@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from jaxjuice.cli import app
+from jaxjuice.cli._app import shorten_compilation
 from jaxjuice.cli._sample import encode_samples
 from jaxjuice.cli._train import choose_samples_path
 from jaxjuice.data import load_dataset
@@ -328,3 +329,15 @@ def test_as_a_program(folder):
     assert done.stdout == ""
     version = invoke("--version")
     assert version.exit_code == 0 and version.stdout.startswith("jaxjuice ")
+
+
+def test_loops_are_not_unrolled_unless_the_user_says_so(monkeypatch):
+    option = "--xla_backend_extra_options="
+    for given, wanted in (
+        ("", f"{option}xla_cpu_disable_loop_unrolling"),
+        ("--a=1", f"--a=1 {option}xla_cpu_disable_loop_unrolling"),
+        (f"{option}other", f"{option}other"),
+    ):
+        monkeypatch.setenv("XLA_FLAGS", given)
+        shorten_compilation()
+        assert os.environ["XLA_FLAGS"] == wanted
