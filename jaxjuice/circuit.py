@@ -27,7 +27,15 @@ from jaxjuice._parameters import NodeParameters, Params, check_params, init_para
 from jaxjuice.compiler import LeafLayer, Program, SumGroup, build_program
 from jaxjuice.distributions import Distribution, LeafGroup
 from jaxjuice.nodes import CircuitNodes
-from jaxjuice.passes import Walk, root_values, root_values_and_flows, top_down
+from jaxjuice.passes import (
+    Plan,
+    Walk,
+    describe_path,
+    make_plan,
+    root_values,
+    root_values_and_flows,
+    top_down,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,6 +141,27 @@ class Circuit(NodeParameters):
             self._variants[mode] = variant
         return self._variants[mode]
 
+    def plan(
+        self,
+        batch_size: int,
+        *,
+        propagation: str | ops.Propagation = "LL",
+        alpha: float = 1.0,
+        precision: str | jax.lax.Precision | None = None,
+    ) -> Plan:
+        """Which way the products of each layer go on an NVIDIA GPU, and why; prints as a table.
+
+        A product is "dense" from 1024 nodes and 2^19 child values (children times samples) on, if
+        `propagation` is "LL", and "sparse" otherwise. The rule is fixed, because the two differ in
+        their rounding errors.
+
+        Args:
+            batch_size: how many rows.
+            propagation, alpha, precision: as in `log_likelihood`.
+        """
+        walk = self._walk(propagation, alpha, precision)
+        return make_plan(self.program, batch_size, walk.propagation, walk.precision)
+
     def __repr__(self) -> str:
         return (
             f"Circuit({self.num_vars} variables, {self.num_nodes:,} nodes, "
@@ -144,7 +173,7 @@ class Circuit(NodeParameters):
         numbers = sum(k * n for k, n in program.value_slots.items())
         flows = sum(k * n for k, n in program.flow_slots.items())
         return (
-            f"{self!r}\n{program.table()}\n"
+            f"{self!r}\n{program.table(describe_path)}\n"
             f"a sample takes {numbers:,} values, and {flows:,} flows in training"
         )
 
@@ -172,6 +201,7 @@ class Circuit(NodeParameters):
         alpha: float = 1.0,
         precision: str | jax.lax.Precision | None = None,
         validate: bool = True,
+        **removed: bool,
     ) -> Array:
         """The log-likelihood of every row of `x`.
 
@@ -187,6 +217,8 @@ class Circuit(NodeParameters):
             precision: a mode for this call in place of the circuit's.
             validate: look at the values of concrete arrays on the host. Without it, and inside
                 `jit`, a value that a leaf does not take gives NaN for its row.
+            **removed: PyJuice's `force_use_bf16` and `force_use_fp32`, which `precision` replaces:
+                False is ignored.
 
         Returns:
             `[batch]`, or `[batch, num_roots]` where there are several roots. -inf where a row is
@@ -197,8 +229,10 @@ class Circuit(NodeParameters):
         Raises:
             DataError: if shapes or values do not fit the circuit.
             ParameterError: if `params` are not those of this circuit.
+            TypeError: if `force_use_bf16` or `force_use_fp32` is True.
         """
         call = "log_likelihood"
+        _check_removed(call, removed)
         check_params(call, self, params)
         batch = make_batch(call, self.program, x, missing_mask, external_log_probs, validate)
         walk = self._walk(propagation, alpha, precision)
@@ -218,12 +252,13 @@ class Circuit(NodeParameters):
         alpha: float = 1.0,
         precision: str | jax.lax.Precision | None = None,
         validate: bool = True,
+        **removed: bool,
     ) -> tuple[Array, Flows]:
         """Log-likelihoods, and the expected counts of the batch: the E-step of EM.
 
         Args:
-            params, x, missing_mask, external_log_probs, propagation, alpha, precision, validate:
-                as in `log_likelihood`.
+            params, x, missing_mask, external_log_probs, propagation, alpha, precision, validate,
+                removed: as in `log_likelihood`.
             weights: the weight of each sample, `[batch]` or `[batch, num_roots]`; 1 where None.
 
         Returns:
@@ -235,8 +270,10 @@ class Circuit(NodeParameters):
         Raises:
             DataError: if shapes or values do not fit the circuit.
             ParameterError: if `params` are not those of this circuit.
+            TypeError: if `force_use_bf16` or `force_use_fp32` is True.
         """
         call = "log_likelihood_and_flows"
+        _check_removed(call, removed)
         check_params(call, self, params)
         batch = make_batch(call, self.program, x, missing_mask, external_log_probs, validate)
         walk = self._walk(propagation, alpha, precision)
@@ -310,7 +347,7 @@ def compile(root: CircuitNodes, precision: str | jax.lax.Precision = "auto") -> 
     Args:
         root: a node vector; its nodes are the circuit's roots.
         precision: the mode of the products of sum layers on NVIDIA GPUs: "auto", "bf16", "tf32",
-            "fp32", JAX's names "default", "high", "highest", or a `jax.lax.Precision`.
+            "bf16x3", "fp32", JAX's names "default", "high", "highest", or a `jax.lax.Precision`.
 
     Returns:
         The circuit.
@@ -318,6 +355,19 @@ def compile(root: CircuitNodes, precision: str | jax.lax.Precision = "auto") -> 
     if not isinstance(root, CircuitNodes):
         raise TypeError(f"compile: root is a {type(root).__name__}, and a node vector is wanted.")
     return Circuit(root, build_program(root), ops.canonical_precision(precision))
+
+
+def _check_removed(call: str, options: Mapping[str, Any]) -> None:
+    """Refuses PyJuice's former flags of precision, and what is no option at all."""
+    for name, value in options.items():
+        if name not in ("force_use_bf16", "force_use_fp32"):
+            raise TypeError(f"{call}() got an unexpected keyword argument '{name}'")
+        if value:
+            mode = name.removeprefix("force_use_")
+            raise TypeError(
+                f"{call}({name}={value!r}): this flag is no more; precision='{mode}' replaces it, "
+                f"in the call or by pc.with_precision('{mode}')."
+            )
 
 
 def _input_group(leaf: LeafLayer) -> InputGroup:

@@ -44,6 +44,7 @@ class PrecisionName(enum.StrEnum):
     AUTO = "auto"
     BF16 = "bf16"
     TF32 = "tf32"
+    BF16X3 = "bf16x3"
     FP32 = "fp32"
 
 

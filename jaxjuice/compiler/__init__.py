@@ -14,4 +14,5 @@ from jaxjuice.compiler._program import (
     SumLayer as SumLayer,
     SumRow as SumRow,
     WeightRows as WeightRows,
+    align_columns as align_columns,
 )

@@ -6,6 +6,7 @@ The *flow array* of width w is `[slots, B, w]`: slot 0 is zero, then the root's 
 elements of every sum from the root down, so that a pass writes both arrays front to back.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -51,12 +52,17 @@ class SumLayer:
 
     Attributes:
         num_blocks, block_nodes: a unit has `num_blocks * block_nodes` nodes; every block has a
-            product of its own, with its own children.
+            product of its own, with its own children. (Parameters may have more blocks: see
+            `selection`.)
         num_elements, width: children of a block are `num_elements` runs of `width` nodes.
         children: by width of the value array, the factors, slots `[R, quota, blocks, elements, n]`.
         parents: by width of the flow array, the elements that a unit is a factor of, slots
             `[R, quota, pieces, n]`; a unit is cut into `pieces` equal runs.
         value_start, flow_start: int32 `[R]`, the first slot that a step writes.
+        weights: the parameters.
+        selection: int32 `[R, quota, parameter blocks, own elements]` where blocks of parameters
+            share a product: the elements that each has parameters for; it has zeros for the others.
+            None where the parameters are the weights of the products as they are.
     """
 
     num_blocks: int
@@ -70,6 +76,7 @@ class SumLayer:
     value_start: np.ndarray
     flow_start: np.ndarray
     weights: WeightRows
+    selection: np.ndarray | None = None
 
     @property
     def num_nodes(self) -> int:
@@ -160,28 +167,28 @@ class Program:
     leaf_rows: dict[CircuitNodes, tuple[str, int]]
     num_vars: int
 
-    def table(self) -> str:
-        """One line a layer: how often it runs, its shapes, its parameters, its padding."""
+    def table(self, describe_path: Callable[[SumLayer], str] = lambda layer: "") -> str:
+        """One line a layer: how often it runs, its shapes, its parameters, its path, its padding.
+
+        Args:
+            describe_path: which way the products of a layer are computed, in a few words.
+        """
         rows: list[tuple[str, ...]] = [
-            ("layer", "steps", "units", "product", "arity", "parameters", "padding")
+            ("layer", "steps", "units", "product", "arity", "parameters", "path", "padding")
         ]
         for leaf in self.leaves:
             size = f"{leaf.num_leaves} x {leaf.num_nodes}"
             tied = f"{leaf.num_params} x {leaf.num_nodes}"
-            rows.append((f"{leaf.name}: {leaf.dist}", "1", size, "", "", tied, ""))
+            rows.append((f"{leaf.name}: {leaf.dist}", "1", size, "", "", tied, "", ""))
         for index, stage in enumerate(self.stages):
             for layer in stage:
-                rows.append(self._layer_row(index, layer))
+                rows.append(self._layer_row(index, layer, describe_path(layer)))
         root = self.root
         arity = sum(table.slots.shape[-1] for table in root.children.values())
-        rows.append(("root", "1", f"1 x {root.num_nodes}", "", str(arity), "", ""))
-        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-        lines = [
-            "  ".join(cell.ljust(n) for cell, n in zip(row, widths, strict=True)) for row in rows
-        ]
-        return "\n".join(line.rstrip() for line in lines)
+        rows.append(("root", "1", f"1 x {root.num_nodes}", "", str(arity), "", "", ""))
+        return align_columns(rows)
 
-    def _layer_row(self, index: int, layer: SumLayer) -> tuple[str, ...]:
+    def _layer_row(self, index: int, layer: SumLayer, path: str) -> tuple[str, ...]:
         real = int(layer.weights.real.sum())
         padded = layer.num_steps * layer.quota / real - 1
         blocks = f"{layer.num_blocks} x " if layer.num_blocks > 1 else ""
@@ -195,5 +202,13 @@ class Program:
             f"{blocks}[B, {children}] x [{layer.num_children}, {layer.block_nodes}]",
             str(sum(table.slots.shape[-1] for table in layer.children.values())),
             f"{layer.weights.group}{tied} {group.num_params} x {int(np.prod(group.shape[1:]))}",
+            path,
             f"{padded:.0%}" if padded else "",
         )
+
+
+def align_columns(rows: Sequence[tuple[str, ...]]) -> str:
+    """A table as text."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = ("  ".join(cell.ljust(n) for cell, n in zip(row, widths, strict=True)) for row in rows)
+    return "\n".join(line.rstrip() for line in lines)

@@ -14,7 +14,7 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
-from jaxjuice.ops._precision import dot
+from jaxjuice.ops._precision import dot, is_dense
 
 
 @dataclass(frozen=True)
@@ -79,13 +79,15 @@ def sum_layer_forward(
     if propagation.is_max:
         return (jnp.log(weights)[:, None] + p[:, :, None]).max(-1)
     weights = _powered(weights, propagation)
+    _, nodes, children = weights.shape
+    dense = propagation.algorithm == "LL" and is_dense(nodes, children, p.shape[1])
     s = dot(
         p,
         weights,
         ((2,), (2,)),
         batch=((0,), (0,)),
         precision=precision,
-        pass_="forward",
+        role="dense forward" if dense else "forward",
         num_samples=p.shape[1],
     )
     value = jnp.log(s)
@@ -134,7 +136,7 @@ def sum_layer_backward(
         ((2,), (1,)),
         batch=((0,), (0,)),
         precision=precision,
-        pass_="backward",
+        role="backward",
         num_samples=p.shape[1],
     )
     return p * back, p
@@ -166,7 +168,7 @@ def sum_layer_weight_gradient(
         ((1, 2), (1, 2)),
         batch=((0,), (0,)),
         precision=precision,
-        pass_="backward",
+        role="backward",
         num_samples=batch,
     )
     if propagation.algorithm == "LL":
@@ -175,6 +177,57 @@ def sum_layer_weight_gradient(
     positive = weights > 0
     safe = jnp.where(positive, weights, jnp.ones_like(weights))
     return jnp.where(positive, gradient * safe**power, jnp.zeros_like(gradient))
+
+
+def spread_weights(weights: jax.Array, places: jax.Array, width: int) -> jax.Array:
+    """The weights of a product that blocks share, from those that each block has.
+
+    Args:
+        weights: `[X, blocks, m, own * width]`, block by block, of a block's own elements.
+        places: int32 `[X, blocks, elements]`, where among its own elements a block has each element
+            of the product, or -1 where it has none: a weight of 0.
+        width: nodes per element.
+
+    Returns:
+        theta `[X, blocks * m, elements * width]`.
+    """
+    x, blocks, nodes, children = weights.shape
+    elements = places.shape[2]
+    weights = weights.reshape(x, blocks, nodes, children // width, width)
+    found = _take_elements(weights, jnp.maximum(places, 0))
+    own = (places >= 0)[:, :, None, :, None]
+    found = jnp.where(own, found, jnp.zeros_like(found))
+    return found.reshape(x, blocks * nodes, elements * width)
+
+
+def gather_weights(gradient: jax.Array, selection: jax.Array, width: int) -> jax.Array:
+    """The transpose of `spread_weights`.
+
+    Args:
+        gradient: `[X, blocks * m, elements * width]`.
+        selection: int32 `[X, blocks, own]`, which elements of the product are a block's own.
+        width: nodes per element.
+
+    Returns:
+        `[X, blocks, m, own * width]`.
+    """
+    x, nodes, children = gradient.shape
+    _, blocks, own = selection.shape
+    gradient = gradient.reshape(x, blocks, nodes // blocks, children // width, width)
+    return _take_elements(gradient, selection).reshape(x, blocks, nodes // blocks, own * width)
+
+
+def _take_elements(array: jax.Array, index: jax.Array) -> jax.Array:
+    """`array` `[X, blocks, m, elements, width]` at `index` `[X, blocks, n]`: `[..., n, width]`."""
+    numbers = jax.lax.GatherDimensionNumbers(
+        offset_dims=(2, 4),
+        collapsed_slice_dims=(3,),
+        start_index_map=(3,),
+        operand_batching_dims=(0, 1),
+        start_indices_batching_dims=(0, 1),
+    )
+    sizes = (1, 1, array.shape[2], 1, array.shape[4])
+    return jax.lax.gather(array, index[..., None], numbers, sizes, mode="promise_in_bounds")
 
 
 def _alpha(like: jax.Array, propagation: Propagation) -> jax.Array:

@@ -4,5 +4,11 @@ from jaxjuice.passes._gradient import (
     root_values as root_values,
     root_values_and_flows as root_values_and_flows,
 )
+from jaxjuice.passes._plan import (
+    LayerPlan as LayerPlan,
+    Plan as Plan,
+    describe_path as describe_path,
+    make_plan as make_plan,
+)
 from jaxjuice.passes._top_down import top_down as top_down
 from jaxjuice.passes._walk import Walk as Walk

@@ -19,9 +19,11 @@ from jaxjuice.passes._forward import Saved, Values
 from jaxjuice.passes._walk import (
     Arrays,
     Walk,
+    entry_weights,
     layer_inputs,
     layer_weights,
     leaf_tables,
+    parameter_gradient,
     read_flows,
     run_stage,
     split_blocks,
@@ -72,7 +74,7 @@ def backward(
             for rows, copies in _copies(layer):
                 theta = weights[layer.weights.group]
                 q, p = _factors(walk, layer, finished, more, theta, copies.reshape(-1))
-                gradients.add(walk, layer, rows, copies.shape[1], q, p)
+                gradients.add(walk, layer, rows, copies, q, p)
     leaf_flows = [
         read_flows(flows, tables, leaf.num_leaves, leaf.num_nodes, leaf.pieces)
         for leaf, tables in zip(program.leaves, leaf_tables(program), strict=True)
@@ -132,13 +134,21 @@ class _Gradients:
         self.weights = weights
         self.by_group: dict[str, Array] = {}
 
-    def add(self, walk: Walk, layer: SumLayer, rows: np.ndarray, copies: int, q: Array, p: Array):
-        """From factors `[len(rows) * copies * blocks, B, ...]`: tied copies are more samples."""
+    def add(
+        self, walk: Walk, layer: SumLayer, rows: np.ndarray, copies: np.ndarray, q: Array, p: Array
+    ):
+        """Adds a layer's part in the gradient of `rows`: tied copies are more samples.
+
+        Args:
+            copies: `[len(rows), num_copies]`, the entries that read each row.
+            q, p: the factors of these entries, `[copies.size * blocks, B, ...]`.
+        """
         theta = self.weights[layer.weights.group]
         own = theta if np.array_equal(rows, np.arange(len(theta))) else theta[rows]
-        q, p = (_stack_copies(layer, x, len(rows), copies) for x in (q, p))
-        more = ops.sum_layer_weight_gradient(q, p, _flat(own), walk.propagation, walk.precision)
-        more = more.reshape(own.shape)
+        q, p = (_stack_copies(layer, x, *copies.shape) for x in (q, p))
+        weights = entry_weights(layer, own, copies[:, 0])
+        more = ops.sum_layer_weight_gradient(q, p, weights, walk.propagation, walk.precision)
+        more = parameter_gradient(layer, more, copies[:, 0]).reshape(own.shape)
         if len(rows) != len(theta):
             more = jnp.zeros_like(theta).at[rows].add(more)
         group = layer.weights.group
@@ -179,8 +189,8 @@ def _factors(
     q = _flow_ratio(walk, layer, v, flows, parents, correction)
     assert p is not None
     if walk.propagation.is_max:
-        own = theta[layer.weights.rows.reshape(-1)[entries]]
-        _, p = ops.sum_layer_backward(p, q, _flat(own), walk.propagation, walk.precision)
+        own = entry_weights(layer, theta[layer.weights.rows.reshape(-1)[entries]], entries)
+        _, p = ops.sum_layer_backward(p, q, own, walk.propagation, walk.precision)
     return q, p
 
 

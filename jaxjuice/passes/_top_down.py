@@ -49,7 +49,7 @@ def top_down(walk: Walk, weights: dict[str, Array]) -> tuple[dict[str, Array], l
                     ((2,), (1,)),
                     batch=((0,), (0,)),
                     precision=walk.precision,
-                    pass_="backward",
+                    role="backward",
                     num_samples=1,
                 )
                 update = split_elements(layer, children)
@@ -61,10 +61,10 @@ def top_down(walk: Walk, weights: dict[str, Array]) -> tuple[dict[str, Array], l
         flows, found = run_stage(step, flows, inputs, reverse=True)
         for layer, f in zip(stage, found, strict=True):
             rows = layer.weights
-            f = f.reshape(-1, layer.num_blocks, layer.block_nodes)
+            group = program.sum_groups[rows.group]
+            f = f.reshape(-1, group.num_blocks, group.block_nodes)
             f = f * jnp.asarray(rows.real.reshape(-1, 1, 1), f.dtype)
-            size = program.sum_groups[rows.group].num_params
-            total = jax.ops.segment_sum(f, rows.rows.reshape(-1), size)
+            total = jax.ops.segment_sum(f, rows.rows.reshape(-1), group.num_params)
             totals[rows.group] = totals[rows.group] + total if rows.group in totals else total
     leaves = [
         read_flows(flows, tables, leaf.num_leaves, leaf.num_nodes, leaf.pieces)[:, 0]

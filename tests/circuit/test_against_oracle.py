@@ -49,6 +49,35 @@ def tree(num_vars: int, num_latents: int, seed: int) -> CircuitNodes:
     return built[0]
 
 
+def shared_products() -> CircuitNodes:
+    """Chains whose sums read four of six products a block: their blocks share one product.
+
+    The longest has tied sums.
+    """
+    rng = np.random.default_rng(0)
+
+    def chain(variables) -> CircuitNodes:
+        last, before = None, None
+        for variable in variables:
+            leaves = [juice.inputs(variable, num_nodes=8, dist=BINARY) for _ in range(6)]
+            products = [
+                juice.multiply(*([leaf] if last is None else [leaf, last])) for leaf in leaves
+            ]
+            if before is not None:
+                last, before = before.duplicate(*products, tie_params=True), None
+                continue
+            size = products[0].num_node_blocks
+            picks = np.array([rng.choice(6, 4, replace=False) for _ in range(4)])
+            picks = (picks[..., None] * size + np.arange(size)).reshape(4, -1)
+            edges = np.stack([np.repeat(np.arange(4), picks.shape[1]), picks.reshape(-1)])
+            last = juice.summate(*products, num_nodes=8, block_size=2, edge_ids=edges)
+            before = last if variable == 1 else None
+        return last
+
+    chains = [chain(range(*bounds)) for bounds in ((0, 4), (4, 7), (7, 9), (9, 11), (11, 12))]
+    return juice.summate(juice.multiply(*chains), num_nodes=1)
+
+
 STRUCTURES: dict[str, Any] = {
     "tied HMM": lambda: juice.structures.HMM(9, 3, 2),
     "HMM": lambda: juice.structures.HMM(7, 4, 2, homogeneous=False),
@@ -59,6 +88,9 @@ STRUCTURES: dict[str, Any] = {
         np.random.default_rng(0).integers(0, 2, (60, 10)), 3, input_dist=BINARY
     ),
     "PD": lambda: juice.structures.PD(
+        (3, 4), 8, split_intervals=1, max_prod_block_conns=2, block_size=2, input_dist=BINARY
+    ),
+    "PD, blocks apart": lambda: juice.structures.PD(
         (3, 4), 4, split_intervals=1, max_prod_block_conns=2, block_size=2, input_dist=BINARY
     ),
     "tied PD": lambda: juice.structures.PD(
@@ -73,6 +105,7 @@ STRUCTURES: dict[str, Any] = {
         split_intervals=2,
         input_dist=BINARY,
     ),
+    "shared products": shared_products,
     "padded tree": lambda: tree(40, 3, 0),
 }
 
@@ -140,7 +173,7 @@ def test_structures(name: str) -> None:
         _check(root, x, None, 1, gradient=True)
 
 
-@pytest.mark.parametrize("name", ("tied HMM", "PD", "RAT-SPN"))
+@pytest.mark.parametrize("name", ("tied HMM", "PD", "RAT-SPN", "shared products"))
 def test_flows_equal_finite_differences(name: str) -> None:
     """sum_i flow_i d_i is the slope of LL when all log parameters move along d."""
     pc = juice.compile(STRUCTURES[name]())
@@ -166,7 +199,7 @@ def test_other_propagations(seed: int, propagation: str, alpha: float) -> None:
     _check_propagation(*random_case(seed), propagation, alpha)
 
 
-@pytest.mark.parametrize("name", ("tied HMM", "padded tree"))
+@pytest.mark.parametrize("name", ("tied HMM", "padded tree", "shared products"))
 def test_other_propagations_in_loops(name: str) -> None:
     root = STRUCTURES[name]()
     x = np.random.default_rng(1).integers(0, 2, (5, max(root.scope) + 1))
@@ -191,7 +224,7 @@ def _check_propagation(root, x, missing, propagation: str, alpha: float) -> None
                 )
 
 
-@pytest.mark.parametrize("name", ("tied HMM", "PD", "padded tree"))
+@pytest.mark.parametrize("name", ("tied HMM", "PD", "padded tree", "shared products"))
 def test_top_down_flows(name: str) -> None:
     root = STRUCTURES[name]()
     with jax.enable_x64(True):

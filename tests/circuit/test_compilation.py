@@ -86,27 +86,3 @@ def test_lowers_for_every_platform(platform: str) -> None:
         for line in text.splitlines():
             if "stablehlo.dot_general" in line:
                 assert "HIGHEST" in line or "algorithm" in line, line
-
-
-def test_modes_choose_the_products_on_cuda() -> None:
-    root = tree(30, 8, 0)
-    x = jnp.zeros((32, 30), jnp.int32)
-    found = {}
-    for mode in ("auto", "bf16", "tf32", "fp32"):
-        pc = juice.compile(root, precision=mode)
-        params = pc.init(jax.random.key(0))
-        lower = jax.jit(pc.log_likelihood_and_flows).trace(params, x).lower
-        found[mode] = lower(lowering_platforms=("cuda",)).as_text()
-    # fp32 is three TF32 products each; the other modes are one.
-    assert "num_primitive_operations = 3" in found["fp32"]
-    assert "lhs_precision_type = bf16" in found["bf16"]
-    assert "tf32" not in found["bf16"] and "bf16" not in found["tf32"]
-    assert "bf16" in found["auto"] and "tf32" in found["auto"]
-
-
-def test_an_unknown_mode_lists_the_modes() -> None:
-    with pytest.raises(ValueError, match="'auto', 'bf16', 'tf32', 'fp32'"):
-        juice.compile(tree(3, 2, 0), precision="fp16")
-    pc = juice.compile(tree(3, 2, 0), precision=jax.lax.Precision.HIGHEST)
-    assert pc.precision == "fp32"
-    assert pc.with_precision("high").precision == "tf32"

@@ -1,0 +1,83 @@
+"""jaxjuice's part: compilation, passes and a training step."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+import jaxjuice as juice
+from bench._timing import Timing, clock
+
+STEP_SIZE, PSEUDOCOUNT = 0.1, 0.01
+
+
+class Measured(NamedTuple):
+    """What a library does with a circuit.
+
+    Attributes:
+        compile_s: seconds from the circuit to the end of the first training step.
+        forward, both, step: times of log-likelihoods, of these with flows, and of an EM step.
+        memory: bytes that a training step needs, parameters included.
+        lls: log-likelihoods of the batch under the given parameters, float64.
+    """
+
+    compile_s: float
+    forward: Timing
+    both: Timing
+    step: Timing
+    memory: int
+    lls: np.ndarray
+
+
+def measure(pc: juice.Circuit, params: Any, x: np.ndarray, rounds: int) -> Measured:
+    """Compiles and times a circuit on the default device; `params` are left as they are."""
+    data = jnp.asarray(x)
+    tx = juice.optim.mini_batch_em(pc, step_size=STEP_SIZE, pseudocount=PSEUDOCOUNT)
+
+    def train(params, state, x):
+        lls, flows = pc.log_likelihood_and_flows(params, x, validate=False)
+        updates, state = tx.update(flows, state, params)
+        return optax.apply_updates(params, updates), state, lls.mean()
+
+    state = (jax.tree.map(jnp.copy, params), tx.init(params))
+    jax.block_until_ready((state, data))
+    begin = time.perf_counter()
+    step = jax.jit(train, donate_argnums=(0, 1)).lower(*state, data).compile()
+    state = jax.block_until_ready(step(*state, data))[:2]
+    compile_s = time.perf_counter() - begin
+    about = step.memory_analysis()
+    memory = (
+        about.argument_size_in_bytes
+        + about.output_size_in_bytes
+        + about.temp_size_in_bytes
+        - about.alias_size_in_bytes
+    )
+    forward = jax.jit(lambda params, x: pc.log_likelihood(params, x, validate=False))
+    both = jax.jit(lambda params, x: pc.log_likelihood_and_flows(params, x, validate=False))
+
+    def advance() -> None:
+        nonlocal state
+        state = jax.block_until_ready(step(*state, data))[:2]
+
+    times = [
+        time_rounds(action, rounds)
+        for action in (
+            lambda: forward(params, data).block_until_ready(),
+            lambda: jax.block_until_ready(both(params, data)),
+            advance,
+        )
+    ]
+    lls = np.asarray(forward(params, data), np.float64)
+    return Measured(compile_s, *times, memory, lls)
+
+
+def time_rounds(action, rounds: int) -> Timing:
+    """Times calls, each until its work is done, after two that warm up."""
+    for _ in range(2):
+        action()
+    return Timing.of([clock(action) for _ in range(rounds)])

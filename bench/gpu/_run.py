@@ -1,0 +1,141 @@
+"""One workload: both libraries, all batch sizes and modes."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+from typing import Any
+
+import jax
+import numpy as np
+
+import jaxjuice as juice
+from bench._machine import describe_machine, versions
+from bench.gpu import _floor, _jaxjuice, _pyjuice
+from bench.gpu.workloads import QUICK, WORKLOADS
+
+PACKAGES = (
+    "jaxjuice",
+    "jax",
+    "jaxlib",
+    "jax-triton",
+    "numpy",
+    "optax",
+    "pyjuice",
+    "torch",
+    "triton",
+)
+# PyJuice's own products are in bf16 (forward) and TF32: an error of 4e-3 nats a layer.
+TOLERANCE_PER_LAYER = 4e-3
+
+
+def send_rows(name: str, arguments: argparse.Namespace, sender: Connection) -> None:
+    """Sends the rows of a workload as they come."""
+    for row in run(name, arguments):
+        sender.send(row)
+    sender.close()
+
+
+def run(name: str, arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """The rows of one workload: one for each batch and mode."""
+    workload = (QUICK if arguments.quick else WORKLOADS)[name]
+    device = jax.devices()[0]
+    print(f"{workload.title}, on {device.device_kind}", flush=True)
+    begin = time.perf_counter()
+    root = workload.build()
+    pc = juice.compile(root)
+    print(f"  built and compiled to a program in {time.perf_counter() - begin:.1f} s\n{pc}")
+    params = jax.block_until_ready(pc.init(jax.random.key(0)))
+    for batch in workload.batches:
+        x = workload.data(batch, pc.num_vars)
+        ours: dict[str, _jaxjuice.Measured] = {}
+        for mode in arguments.precision:
+            ours[mode] = _jaxjuice.measure(pc.with_precision(mode), params, x, arguments.rounds)
+            print(f"  {_line(name, batch, f'jaxjuice {mode}', ours[mode])}", flush=True)
+        peer, problem = None, None
+        if arguments.peer == "pyjuice":
+            node_params = pc.node_params(params)
+            try:
+                peer = _pyjuice.measure(
+                    root, node_params, x, arguments.rounds, record="hmm" in name
+                )
+                print(f"  {_line(name, batch, 'pyjuice', peer)}", flush=True)
+            except Exception as error:
+                problem = f"pyjuice: {type(error).__name__}: {str(error).splitlines()[:1]}"
+                print(f"  {problem}", flush=True)
+        for mode, measured in ours.items():
+            variant = pc.with_precision(mode)
+            forward = _floor.forward_floor(variant, batch)
+            training = _floor.training_floor(variant, batch)
+            row = {
+                "workload": name,
+                "batch": batch,
+                "precision": mode,
+                "device": device.device_kind,
+                "machine": describe_machine(),
+                "versions": versions(PACKAGES),
+                "compile_s": measured.compile_s,
+                **_times("", measured),
+                "floor_fw_ms": forward.total,
+                "floor_fwbw_ms": training.total,
+                "floor_fwbw_arithmetic_ms": training.arithmetic,
+                "floor_fwbw_memory_ms": training.memory,
+                "memory_bytes": measured.memory,
+                "mean_ll": float(measured.lls.mean()),
+            }
+            if peer is not None:
+                row |= _times("peer_", peer)
+                row |= {"peer_compile_s": peer.compile_s, "peer_memory_bytes": peer.memory}
+                gap = float(np.abs(measured.lls - peer.lls).max())
+                row["ll_max_abs_diff"] = gap
+                layers = sum(stage[0].num_steps for stage in pc.program.stages)
+                if not gap <= TOLERANCE_PER_LAYER * layers:
+                    problem = f"log-likelihoods differ by {gap:.2g} nats over {layers} layers"
+            if problem is not None:
+                row["problem"] = problem
+            _print_comparison(row)
+            yield row
+
+
+def _times(prefix: str, measured: Any) -> dict[str, float]:
+    found = {}
+    for key, timing in (("fw", measured.forward), ("fwbw", measured.both), ("step", measured.step)):
+        found[f"{prefix}{key}_ms"] = timing.median * 1e3
+        found[f"{prefix}{key}_quartiles_ms"] = [timing.low * 1e3, timing.high * 1e3]
+    return found
+
+
+def _line(name: str, batch: int, who: str, measured: Any) -> str:
+    times = ", ".join(
+        f"{label} {timing.median * 1e3:.2f} ms ({timing.low * 1e3:.2f} to {timing.high * 1e3:.2f})"
+        for label, timing in (
+            ("forward", measured.forward),
+            ("with flows", measured.both),
+            ("EM step", measured.step),
+        )
+    )
+    return (
+        f"{name}, batch {batch}, {who}: first step after {measured.compile_s:.2f} s, {times}, "
+        f"{measured.memory / 2**30:.2f} GiB, mean LL {measured.lls.mean():.4f}"
+    )
+
+
+def _print_comparison(row: dict[str, Any]) -> None:
+    parts = [
+        f"{key} {100 * row[f'floor_{key}_ms'] / row[f'{key}_ms']:.0f} % of the floor "
+        f"{row[f'floor_{key}_ms']:.2f} ms"
+        for key in ("fw", "fwbw")
+    ]
+    if "peer_fw_ms" in row:
+        parts += [
+            f"{key} {row[f'peer_{key}_ms'] / row[f'{key}_ms']:.2f}x"
+            for key in ("fw", "fwbw", "step")
+        ]
+        parts.append(f"max |dLL| {row['ll_max_abs_diff']:.1e}")
+    if row.get("problem"):
+        parts.append(row["problem"])
+    print(
+        f"    {row['workload']} {row['batch']} {row['precision']}: " + ", ".join(parts), flush=True
+    )
