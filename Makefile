@@ -4,10 +4,11 @@
 #   make lint      ruff and pyright
 #   make test-all  run the tests, and again on a newer Python with the newest JAX where one is found
 #   make bench     measure speed on this CPU beside other libraries (about 10 minutes, nothing else running)
+#   make docs      build the reference of the Python interface as web pages, into docs-output
 #   make clean     remove caches and the demo's output (not .venv)
 SHELL := /bin/bash
 .DELETE_ON_ERROR:
-.PHONY: demo test test-all lint format bench clean help
+.PHONY: demo test test-all lint format bench docs clean help
 
 VENV := .venv
 VENV_NEW := .venv-new
@@ -93,6 +94,13 @@ BENCH_FLAGS ?=
 bench: $(VENV_BENCH)/.stamp
 	$(VENV_BENCH)/bin/python -m bench.cpu $(BENCH_FLAGS)
 
+$(VENV)/.stamp-docs: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	@touch $@
+
+docs: $(VENV)/.stamp-docs
+	$(BIN)/mkdocs build --quiet --strict
+
 clean:
-	rm -rf $(DEMO_DIR) build dist .pytest_cache .ruff_cache
+	rm -rf docs-output $(DEMO_DIR) build dist .pytest_cache .ruff_cache
 	find . -path './$(VENV)*' -prune -o -name __pycache__ -type d -print0 | xargs -0 rm -rf
