@@ -159,34 +159,39 @@ def _train(
 def _train_peer(
     pc: juice.Circuit, params: Any, settings: Settings, train, valid, test
 ) -> Iterator[dict[str, float]]:
-    import pyjuice
     import torch
 
-    from bench.gpu._pyjuice import translate
+    from bench.gpu._pyjuice import compile_on_gpu, translate
 
     device = torch.device("cuda:0")
     schedule = _schedule(settings, len(train))
-    peer = pyjuice.compile(translate(pc.root, pc.node_params(params)), verbose=False)
-    peer.to(device)
+    peer = compile_on_gpu(translate(pc.root, pc.node_params(params)))
     tensors = [torch.from_numpy(x.astype(np.int64)).to(device) for x in (train, valid, test)]
 
+    @torch.no_grad()
     def mean(x: Any) -> float:
         batches = (
             peer(x[i : i + settings.batch]).double() for i in range(0, len(x), settings.batch)
         )
         return float(sum(float(lls.sum()) for lls in batches)) / len(x)
 
+    @torch.no_grad()
+    def train_on(batch: Any, step: int) -> Any:
+        lls = peer(batch)
+        peer.backward(batch, flows_memory=0.0)
+        peer.mini_batch_em(step_size=float(schedule(step)), pseudocount=settings.pseudocount)
+        return lls.double().sum()
+
     spent, step = 0.0, 0
     for epoch in range(1, settings.epochs + 1):
-        order = torch.from_numpy(np.random.default_rng(epoch).permutation(len(train))).to(device)
+        # The order of `juice.fit` with its default seed.
+        order = np.random.default_rng([0, epoch - 1]).permutation(len(train))
+        order = torch.from_numpy(order).to(device)
         torch.cuda.synchronize()
         begin, total = time.perf_counter(), 0.0
         for start in range(0, len(train), settings.batch):
             batch = tensors[0][order[start : start + settings.batch]]
-            lls = peer(batch)
-            peer.backward(batch, flows_memory=0.0)
-            peer.mini_batch_em(step_size=float(schedule(step)), pseudocount=settings.pseudocount)
-            total = total + lls.double().sum()
+            total = total + train_on(batch, step)
             step += 1
         torch.cuda.synchronize()
         taken = time.perf_counter() - begin

@@ -149,16 +149,25 @@ class Circuit(NodeParameters):
         alpha: float = 1.0,
         precision: str | jax.lax.Precision | None = None,
     ) -> Plan:
-        """Which way the products of each layer go on an NVIDIA GPU, and why; prints as a table.
+        """What the products of each layer run in on an NVIDIA GPU, and why; prints as a table.
 
         A product is "dense" from 1024 nodes and 2^19 child values (children times samples) on, if
-        `propagation` is "LL", and "sparse" otherwise. The rule is fixed, because the two differ in
-        their rounding errors.
+        `propagation` is "LL", and "sparse" otherwise; "MPE" has "maxima" in place of products. The
+        mode "auto" takes TF32 for dense products in the pass forward and bf16 for sparse ones. The
+        rule is fixed, because the two differ in their rounding errors.
 
         Args:
-            batch_size: how many rows.
+            batch_size: how many rows a product sees: inside `shard_map`, those of one device.
             propagation, alpha, precision: as in `log_likelihood`.
+
+        Returns:
+            The plan for float32 parameters (with float64 ones every product is in float64).
+
+        Raises:
+            ValueError: if `batch_size` is negative, or a mode or rule is unknown.
         """
+        if batch_size < 0:
+            raise ValueError(f"plan(batch_size={batch_size}): 0 or more rows are wanted.")
         walk = self._walk(propagation, alpha, precision)
         return make_plan(self.program, batch_size, walk.propagation, walk.precision)
 

@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 import jaxjuice as juice
 
-# One H200, measured: products of 8192^3 through cuBLAS in TFLOP/s, and a copy in TB/s.
+# One H200, measured: products of 8192^3 in TFLOP/s, the single ones through cuBLAS, those of three
+# as XLA runs them; and a copy in TB/s.
 TFLOPS = {
     "BF16_BF16_F32": 680.0,
     "TF32_TF32_F32": 357.0,

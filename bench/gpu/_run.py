@@ -14,6 +14,7 @@ import numpy as np
 import jaxjuice as juice
 from bench._machine import describe_machine, versions
 from bench.gpu import _floor, _jaxjuice, _pyjuice
+from bench.gpu._jaxjuice import Measured
 from bench.gpu.workloads import QUICK, WORKLOADS
 
 PACKAGES = (
@@ -45,61 +46,72 @@ def run(name: str, arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
     print(f"{workload.title}, on {device.device_kind}", flush=True)
     begin = time.perf_counter()
     root = workload.build()
+    build_s = time.perf_counter() - begin
     pc = juice.compile(root)
-    print(f"  built and compiled to a program in {time.perf_counter() - begin:.1f} s\n{pc}")
+    program_s = time.perf_counter() - begin - build_s
+    print(f"  built in {build_s:.1f} s, compiled to a program in {program_s:.1f} s\n{pc}")
     params = jax.block_until_ready(pc.init(jax.random.key(0)))
     for batch in workload.batches:
         x = workload.data(batch, pc.num_vars)
-        ours: dict[str, _jaxjuice.Measured] = {}
+        ours: dict[str, Measured] = {}
         for mode in arguments.precision:
-            ours[mode] = _jaxjuice.measure(pc.with_precision(mode), params, x, arguments.rounds)
+            variant = pc.with_precision(mode)
+            ours[mode] = _jaxjuice.measure(variant, params, x, arguments.rounds, program_s)
             print(f"  {_line(name, batch, f'jaxjuice {mode}', ours[mode])}", flush=True)
         peer, problem = None, None
         if arguments.peer == "pyjuice":
-            node_params = pc.node_params(params)
             try:
                 peer = _pyjuice.measure(
-                    root, node_params, x, arguments.rounds, record="hmm" in name
+                    root, pc.node_params(params), x, arguments.rounds, record="hmm" in name
                 )
                 print(f"  {_line(name, batch, 'pyjuice', peer)}", flush=True)
             except Exception as error:
-                problem = f"pyjuice: {type(error).__name__}: {str(error).splitlines()[:1]}"
+                line = next(iter(str(error).splitlines()), "")
+                problem = f"pyjuice failed: {type(error).__name__}: {line}"
                 print(f"  {problem}", flush=True)
         for mode, measured in ours.items():
-            variant = pc.with_precision(mode)
-            forward = _floor.forward_floor(variant, batch)
-            training = _floor.training_floor(variant, batch)
-            row = {
-                "workload": name,
-                "batch": batch,
-                "precision": mode,
-                "device": device.device_kind,
-                "machine": describe_machine(),
-                "versions": versions(PACKAGES),
-                "compile_s": measured.compile_s,
-                **_times("", measured),
-                "floor_fw_ms": forward.total,
-                "floor_fwbw_ms": training.total,
-                "floor_fwbw_arithmetic_ms": training.arithmetic,
-                "floor_fwbw_memory_ms": training.memory,
-                "memory_bytes": measured.memory,
-                "mean_ll": float(measured.lls.mean()),
-            }
-            if peer is not None:
-                row |= _times("peer_", peer)
-                row |= {"peer_compile_s": peer.compile_s, "peer_memory_bytes": peer.memory}
-                gap = float(np.abs(measured.lls - peer.lls).max())
-                row["ll_max_abs_diff"] = gap
-                layers = sum(stage[0].num_steps for stage in pc.program.stages)
-                if not gap <= TOLERANCE_PER_LAYER * layers:
-                    problem = f"log-likelihoods differ by {gap:.2g} nats over {layers} layers"
+            row = _row(pc.with_precision(mode), name, batch, measured, peer)
             if problem is not None:
                 row["problem"] = problem
             _print_comparison(row)
             yield row
 
 
-def _times(prefix: str, measured: Any) -> dict[str, float]:
+def _row(
+    pc: juice.Circuit, name: str, batch: int, measured: Measured, peer: Measured | None
+) -> dict[str, Any]:
+    """One row of the report; with a "problem" if the peer's log-likelihoods are too far off."""
+    forward, training = _floor.forward_floor(pc, batch), _floor.training_floor(pc, batch)
+    row = {
+        "workload": name,
+        "batch": batch,
+        "precision": pc.precision,
+        "device": jax.devices()[0].device_kind,
+        "machine": describe_machine(),
+        "versions": versions(PACKAGES),
+        "compile_s": measured.compile_s,
+        **_times("", measured),
+        "floor_fw_ms": forward.total,
+        "floor_fwbw_ms": training.total,
+        "floor_fwbw_arithmetic_ms": training.arithmetic,
+        "floor_fwbw_memory_ms": training.memory,
+        "memory_bytes": measured.memory,
+        "mean_ll": float(measured.lls.mean()),
+    }
+    if peer is None:
+        return row
+    gap = float(np.abs(measured.lls - peer.lls).max())
+    row |= _times("peer_", peer)
+    row |= {"peer_compile_s": peer.compile_s, "peer_memory_bytes": peer.memory}
+    row["ll_max_abs_diff"] = gap
+    layers = sum(stage[0].num_steps for stage in pc.program.stages)
+    # Not `gap > ...`: NaN must not pass.
+    if not gap <= TOLERANCE_PER_LAYER * layers:
+        row["problem"] = f"log-likelihoods differ by {gap:.2g} nats over {layers} layers"
+    return row
+
+
+def _times(prefix: str, measured: Measured) -> dict[str, float]:
     found = {}
     for key, timing in (("fw", measured.forward), ("fwbw", measured.both), ("step", measured.step)):
         found[f"{prefix}{key}_ms"] = timing.median * 1e3
@@ -107,7 +119,7 @@ def _times(prefix: str, measured: Any) -> dict[str, float]:
     return found
 
 
-def _line(name: str, batch: int, who: str, measured: Any) -> str:
+def _line(name: str, batch: int, who: str, measured: Measured) -> str:
     times = ", ".join(
         f"{label} {timing.median * 1e3:.2f} ms ({timing.low * 1e3:.2f} to {timing.high * 1e3:.2f})"
         for label, timing in (

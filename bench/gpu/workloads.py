@@ -34,9 +34,11 @@ class Workload(NamedTuple):
 
 
 def _hmm(length: int, num_latents: int, num_cats: int, *batches: int) -> Workload:
+    # Blocks make no difference here, and PyJuice's own HMM has none above 1024.
+    block_size = min(1024, num_latents)
     return Workload(
         f"HMM, {num_latents} latents, {length} positions",
-        lambda: structures.HMM(length, num_latents, num_cats),
+        lambda: structures.HMM(length, num_latents, num_cats, block_size=block_size),
         num_cats,
         batches,
     )

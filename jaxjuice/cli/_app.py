@@ -58,13 +58,14 @@ def main() -> None:
 
 
 def shorten_compilation() -> None:
-    """Keeps LLVM from unrolling loops on CPUs, unless the user's XLA_FLAGS decide that.
+    """Keeps LLVM from unrolling loops on CPUs, unless the user's XLA_FLAGS may decide that.
 
     It would unroll the inner loops of layers of fewer than 48 nodes, transcendental functions
     included: their kernels take several times as long to compile and run no faster.
     """
-    flags = os.environ.get("XLA_FLAGS", "")
-    if "xla_backend_extra_options" not in flags:
+    flags = os.environ.get("XLA_FLAGS", "").strip()
+    names_a_file = not flags.startswith("--") and bool(flags)
+    if "xla_backend_extra_options" not in flags and not names_a_file:
         more = "--xla_backend_extra_options=xla_cpu_disable_loop_unrolling"
         os.environ["XLA_FLAGS"] = f"{flags} {more}".strip()
 

@@ -15,7 +15,7 @@ from jaxjuice.compiler._program import (
     WeightRows,
 )
 from jaxjuice.compiler._schedule import Stage, schedule
-from jaxjuice.compiler._units import READ_PRICE, SumUnit, Unit, UnitTable
+from jaxjuice.compiler._units import SumUnit, Unit, UnitTable
 from jaxjuice.nodes import CircuitNodes, InputNodes, SumNodes
 
 
@@ -58,7 +58,7 @@ class _Layer:
         return [unit for step in self.steps for unit in step]
 
     def factors(self) -> tuple[np.ndarray, np.ndarray]:
-        """Factor units (-1: none) and offsets, `[steps, quota, products, elements, arity]`."""
+        """Factor units (-1: none) and offsets, `[steps, quota, blocks, elements, arity]`."""
         units = self.units
         arity = max(unit.arity for unit in units)
         shape = (len(self.steps), self.quota, *units[0].factor_units.shape[:2], arity)
@@ -72,16 +72,6 @@ class _Layer:
             offsets[tuple(place)][..., : unit.arity] = unit.factor_offsets
         return factors, offsets
 
-    def selection(self) -> np.ndarray | None:
-        """What the blocks' own elements are, `[steps, quota, blocks, own elements]`."""
-        chosen = [unit.selection for unit in self.units if unit.selection is not None]
-        if not chosen:
-            return None
-        selection = np.zeros((len(self.steps), self.quota, *chosen[0].shape), np.int32)
-        selection[:] = chosen[0]  # padding selects something, whatever it is
-        selection[self.real] = np.stack(chosen)
-        return selection
-
     def grid(self) -> np.ndarray:
         """Unit indices `[steps, quota]`, -1 where padded."""
         grid = np.full((len(self.steps), self.quota), -1, np.int64)
@@ -91,15 +81,8 @@ class _Layer:
         return grid
 
 
-def _shape(unit: SumUnit) -> tuple[int, int, int, int, int, int]:
-    return (
-        unit.num_nodes,
-        unit.num_products,
-        unit.num_blocks,
-        unit.num_elements,
-        unit.width,
-        unit.num_parameters,
-    )
+def _shape(unit: SumUnit) -> tuple[int, int, int, int, int]:
+    return unit.num_nodes, unit.num_blocks, unit.block_nodes, unit.num_elements, unit.width
 
 
 def _arity_class(arity: int) -> int:
@@ -210,9 +193,10 @@ class _Layout:
             if key not in keys:
                 keys[key] = len(keys)
                 reads = unit.num_children * (_arity_class(unit.arity) + 1)
+                # A value read costs about as much as 32 multiplications on every machine tried.
                 work.append(
                     unit.num_nodes * unit.num_children
-                    + READ_PRICE * (unit.num_products * reads + unit.num_nodes)
+                    + 32.0 * (unit.num_blocks * reads + unit.num_nodes)
                 )
             classes.append(keys[key])
         return schedule(classes, dependencies, work)
@@ -299,12 +283,12 @@ class _Layout:
 
     def _sum_layer(self, layer: _Layer) -> SumLayer:
         grid = layer.grid()
-        num_nodes, products, _, elements, width, _ = layer.shape
+        _, blocks, block_nodes, elements, width = layer.shape
         factors, offsets = layer.factors()
         pieces, parents = self._parent_tables(grid)
         return SumLayer(
-            num_blocks=products,
-            block_nodes=num_nodes // products,
+            num_blocks=blocks,
+            block_nodes=block_nodes,
             num_elements=elements,
             width=width,
             quota=layer.quota,
@@ -314,7 +298,6 @@ class _Layout:
             value_start=layer.value_start.astype(np.int32),
             flow_start=layer.flow_start.astype(np.int32),
             weights=WeightRows(layer.group, layer.kind, layer.rows, layer.real),
-            selection=layer.selection(),
         )
 
     def _child_tables(self, factors, offsets, width: int) -> dict[int, SlotTable]:
@@ -477,7 +460,7 @@ def _leaf(unit: Unit) -> InputNodes:
 
 def _sum_group(units: Sequence[SumUnit]) -> SumGroup:
     """The parameters of `units`: one row each."""
-    shape = (len(units), units[0].num_blocks, units[0].block_nodes, units[0].num_parameters)
+    shape = (len(units), units[0].num_blocks, units[0].block_nodes, units[0].num_children)
     masks = [getattr(unit.vector, "zero_param_mask", None) for unit in units]
     mask = None
     if any(m is not None for m in masks):

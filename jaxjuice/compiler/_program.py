@@ -52,17 +52,12 @@ class SumLayer:
 
     Attributes:
         num_blocks, block_nodes: a unit has `num_blocks * block_nodes` nodes; every block has a
-            product of its own, with its own children. (Parameters may have more blocks: see
-            `selection`.)
+            product of its own, with its own children.
         num_elements, width: children of a block are `num_elements` runs of `width` nodes.
         children: by width of the value array, the factors, slots `[R, quota, blocks, elements, n]`.
         parents: by width of the flow array, the elements that a unit is a factor of, slots
             `[R, quota, pieces, n]`; a unit is cut into `pieces` equal runs.
         value_start, flow_start: int32 `[R]`, the first slot that a step writes.
-        weights: the parameters.
-        selection: int32 `[R, quota, parameter blocks, own elements]` where blocks of parameters
-            share a product: the elements that each has parameters for; it has zeros for the others.
-            None where the parameters are the weights of the products as they are.
     """
 
     num_blocks: int
@@ -76,7 +71,6 @@ class SumLayer:
     value_start: np.ndarray
     flow_start: np.ndarray
     weights: WeightRows
-    selection: np.ndarray | None = None
 
     @property
     def num_nodes(self) -> int:

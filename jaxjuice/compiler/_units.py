@@ -32,29 +32,17 @@ class Unit:
     num_nodes: int
 
 
-# What a value read costs, in multiplications; about the same on every machine tried.
-READ_PRICE = 32.0
-# Blocks share a product only where that is so much cheaper that another shape of layer is worth it.
-_SHARING_GAIN = 0.75
-
-
 @dataclass(eq=False)
 class SumUnit(Unit):
-    """A unit of sum nodes: `num_blocks` blocks of `num_nodes / num_blocks` nodes.
-
-    Every block is a product of its own, with `num_elements` elements. Or, if many of their elements
-    are the same, all share one product: it reads the distinct elements, and a block has zeros for
-    those that are not its own.
+    """A unit of sum nodes: `num_blocks` blocks of `num_nodes / num_blocks` nodes, a product each.
 
     Attributes:
         width: nodes per element.
-        factor_units: int `[num_products, num_elements, arity]`, unit indices, -1 where an element
-            has fewer factors.
+        factor_units: int `[num_blocks, num_elements, arity]`, unit indices, -1 where an element has
+            fewer factors.
         factor_offsets: the same shape; where in that unit the run of `width` nodes starts.
         edges: for every block, int `[node blocks, child blocks]`: the columns of `vector.edge_ids`
             whose parameters it multiplies, in the order in which it reads the children.
-        selection: int `[num_blocks, elements of a block]`, ascending: which elements of the shared
-            product are a block's own; None where blocks have products of their own.
     """
 
     num_blocks: int = 1
@@ -62,11 +50,6 @@ class SumUnit(Unit):
     factor_units: np.ndarray = field(default_factory=lambda: np.zeros((1, 0, 0), np.int64))
     factor_offsets: np.ndarray = field(default_factory=lambda: np.zeros((1, 0, 0), np.int64))
     edges: tuple[np.ndarray, ...] = ()
-    selection: np.ndarray | None = None
-
-    @property
-    def num_products(self) -> int:
-        return self.factor_units.shape[0]
 
     @property
     def num_elements(self) -> int:
@@ -78,34 +61,17 @@ class SumUnit(Unit):
 
     @property
     def num_children(self) -> int:
-        """Children of one product."""
         return self.num_elements * self.width
 
     @property
-    def num_parameters(self) -> int:
-        """Parameters of one node."""
-        own = self.num_elements if self.selection is None else self.selection.shape[1]
-        return own * self.width
-
-    @property
     def block_nodes(self) -> int:
-        """Nodes of one block of parameters."""
         return self.num_nodes // self.num_blocks
-
-    @property
-    def product_nodes(self) -> int:
-        return self.num_nodes // self.num_products
 
 
 @dataclass(frozen=True, eq=False)
 class Elements:
-    """Runs of `width` product nodes.
+    """Runs of product nodes: `factor_units`, `factor_offsets` `[num_elements, arity]`, `width`."""
 
-    `starts` `[num_elements]`, where in all children they begin; `factor_units` and `factor_offsets`
-    `[num_elements, arity]`.
-    """
-
-    starts: np.ndarray
     factor_units: np.ndarray
     factor_offsets: np.ndarray
     width: int
@@ -177,7 +143,6 @@ class UnitTable:
                 else tuple(edges[None] for _, edges in blocks)
             )
             self._edges[key] = edges
-        products, selection = _share(parts, num_nodes)
         self.units.append(
             SumUnit(
                 len(self.units),
@@ -186,10 +151,9 @@ class UnitTable:
                 num_nodes,
                 num_blocks=len(parts),
                 width=parts[0].width,
-                factor_units=np.stack([product.factor_units for product in products]),
-                factor_offsets=np.stack([product.factor_offsets for product in products]),
+                factor_units=np.stack([part.factor_units for part in parts]),
+                factor_offsets=np.stack([part.factor_offsets for part in parts]),
                 edges=edges,
-                selection=selection,
             )
         )
 
@@ -200,7 +164,7 @@ class UnitTable:
         lengths = pieces.bounds[1:] - pieces.bounds[:-1]
         if len(blocks) == 1 and len(blocks[0][0]) * size == pieces.bounds[-1]:
             if (lengths == lengths[0]).all():  # all of the children, as they are stored
-                return [Elements(pieces.bounds[:-1], pieces.units, pieces.offsets, int(lengths[0]))]
+                return [Elements(pieces.units, pieces.offsets, int(lengths[0]))]
         runs = [_runs(children, size) for children, _ in blocks]
         width = 0
         for block_runs in runs:
@@ -215,7 +179,7 @@ class UnitTable:
         piece = np.searchsorted(pieces.bounds, starts, side="right") - 1
         units = pieces.units[piece]
         offsets = pieces.offsets[piece] + (starts - pieces.bounds[piece])[:, None]
-        return Elements(starts, units, np.where(units < 0, 0, offsets), width)
+        return Elements(units, np.where(units < 0, 0, offsets), width)
 
     def _pieces_of(self, vector: CircuitNodes) -> _Pieces:
         found = self._pieces.get(vector)
@@ -251,30 +215,6 @@ class UnitTable:
         follows = (np.diff(units, axis=0) == 0) & (np.diff(offsets, axis=0) == 1)
         starts = np.concatenate([[0], 1 + np.flatnonzero(~follows.all(axis=1))])
         return _Pieces(np.append(starts, n), units[starts], offsets[starts])
-
-
-def _share(parts: list[Elements], num_nodes: int) -> tuple[list[Elements], np.ndarray | None]:
-    """The products of blocks with elements `parts`, and the selection if they share one.
-
-    The edges alone decide which elements a block selects: tied copies select alike.
-    """
-    starts = np.stack([part.starts for part in parts])
-    distinct, first, selection = np.unique(starts, return_index=True, return_inverse=True)
-    blocks, own = starts.shape
-    arity, width = parts[0].factor_units.shape[1], parts[0].width
-
-    def price(products: int, elements: int, nodes: int) -> float:
-        children = products * elements * width
-        return children * nodes + READ_PRICE * children * (arity + 1)
-
-    apart = price(blocks, own, num_nodes // blocks)
-    if price(1, len(distinct), num_nodes) > _SHARING_GAIN * apart:
-        return parts, None
-    units, offsets = (
-        np.concatenate([getattr(part, name) for part in parts])[first]
-        for name in ("factor_units", "factor_offsets")
-    )
-    return [Elements(distinct, units, offsets, width)], selection.reshape(blocks, own)
 
 
 def _child_blocks(vector: SumNodes) -> list[tuple[np.ndarray, np.ndarray]]:

@@ -20,10 +20,9 @@ from jaxjuice.ops._slots import (
 from jaxjuice.ops._sum_layer import (
     LL as LL,
     Propagation as Propagation,
+    choose_children as choose_children,
     exponentiate as exponentiate,
     flow_ratio as flow_ratio,
-    gather_weights as gather_weights,
-    spread_weights as spread_weights,
     sum_layer_backward as sum_layer_backward,
     sum_layer_forward as sum_layer_forward,
     sum_layer_weight_gradient as sum_layer_weight_gradient,

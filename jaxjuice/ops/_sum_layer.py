@@ -110,61 +110,69 @@ def flow_ratio(v: jax.Array, f: jax.Array, propagation: Propagation) -> jax.Arra
     return jnp.where(live, f * jnp.exp(jnp.minimum(-v, largest)), jnp.zeros_like(f))
 
 
+def choose_children(p: jax.Array, weights: jax.Array) -> jax.Array:
+    """The child that each node takes its maximum from: int32 `[X, B, M]`, the lowest of several.
+
+    Args:
+        p: `[X, B, N]` as `exponentiate` returns it for "MPE".
+        weights: theta `[X, M, N]`.
+    """
+    return jnp.argmax(jnp.log(weights)[:, None] + p[:, :, None], axis=-1).astype(jnp.int32)
+
+
 def sum_layer_backward(
-    p: jax.Array, q: jax.Array, weights: jax.Array, propagation: Propagation, precision: str
-) -> tuple[jax.Array, jax.Array]:
+    factor: jax.Array, q: jax.Array, weights: jax.Array, propagation: Propagation, precision: str
+) -> jax.Array:
     """What the nodes' flows do to their children.
 
     Args:
-        p: `[X, B, N]` as `exponentiate` returns it.
+        factor: p `[X, B, N]` as `exponentiate` returns it, or for "MPE" what `choose_children`
+            returns.
         q: `[X, B, M]` as `flow_ratio` returns it.
         weights: theta `[X, M, N]`.
 
     Returns:
-        Element flows `[X, B, N]`, and the factor that `sum_layer_weight_gradient` takes beside q
-        (kept apart, so that the gradient is one product over all steps): p, or for "MPE" the chosen
-        children `[X, B, M]`, the lowest where several tie.
+        Element flows `[X, B, N]`.
     """
     if propagation.is_max:
-        best = jnp.argmax(jnp.log(weights)[:, None] + p[:, :, None], axis=-1).astype(jnp.int32)
-        x, b = _row_indices(best)
-        return jnp.zeros_like(p).at[x, b, best].add(q), best
-    weights = _powered(weights, propagation)
+        x, b = _row_indices(factor)
+        flows = jnp.zeros_like(q, shape=(*q.shape[:2], weights.shape[2]))
+        return flows.at[x, b, factor].add(q)
     back = dot(
         q,
-        weights,
+        _powered(weights, propagation),
         ((2,), (1,)),
         batch=((0,), (0,)),
         precision=precision,
         role="backward",
-        num_samples=p.shape[1],
+        num_samples=q.shape[1],
     )
-    return p * back, p
+    return factor * back
 
 
 def sum_layer_weight_gradient(
-    q: jax.Array, p: jax.Array, weights: jax.Array, propagation: Propagation, precision: str
+    q: jax.Array, factor: jax.Array, weights: jax.Array, propagation: Propagation, precision: str
 ) -> jax.Array:
     """d LL / d theta `[X, M, N]`, summed over samples. theta times it are the parameter flows.
 
     Args:
-        q, p: `[X, copies, B, M]` and `[X, copies, B, N]` (for "MPE" flows and chosen children, both
-            `[X, copies, B, M]`), where `copies` layers share the parameters.
+        q, factor: as in `sum_layer_backward`, `[X, copies, B, ...]`, where `copies` layers share
+            the parameters.
         weights: theta `[X, M, N]`.
     """
     blocks, copies, batch, _ = q.shape
     if propagation.is_max:
-        q, p = (a.reshape(blocks, copies * batch, a.shape[3]) for a in (q, p))
-        x, _ = _row_indices(p)
-        nodes = jnp.arange(p.shape[2], dtype=jnp.int32)
-        counts = jnp.zeros_like(weights).at[x, nodes, p].add(q)
+        q, factor = (a.reshape(blocks, copies * batch, a.shape[3]) for a in (q, factor))
+        x, _ = _row_indices(factor)
+        nodes = jnp.arange(factor.shape[2], dtype=jnp.int32)
+        counts = jnp.zeros_like(weights).at[x, nodes, factor].add(q)
         safe = jnp.where(weights > 0, weights, jnp.ones_like(weights))
         return jnp.where(weights > 0, counts / safe, jnp.zeros_like(counts))
     # Copies and samples are contracted side by side: merged into one axis, a batch that is sharded
     # over devices would have to be gathered.
     gradient = dot(
         q,
-        p,
+        factor,
         ((1, 2), (1, 2)),
         batch=((0,), (0,)),
         precision=precision,
@@ -177,57 +185,6 @@ def sum_layer_weight_gradient(
     positive = weights > 0
     safe = jnp.where(positive, weights, jnp.ones_like(weights))
     return jnp.where(positive, gradient * safe**power, jnp.zeros_like(gradient))
-
-
-def spread_weights(weights: jax.Array, places: jax.Array, width: int) -> jax.Array:
-    """The weights of a product that blocks share, from those that each block has.
-
-    Args:
-        weights: `[X, blocks, m, own * width]`, block by block, of a block's own elements.
-        places: int32 `[X, blocks, elements]`, where among its own elements a block has each element
-            of the product, or -1 where it has none: a weight of 0.
-        width: nodes per element.
-
-    Returns:
-        theta `[X, blocks * m, elements * width]`.
-    """
-    x, blocks, nodes, children = weights.shape
-    elements = places.shape[2]
-    weights = weights.reshape(x, blocks, nodes, children // width, width)
-    found = _take_elements(weights, jnp.maximum(places, 0))
-    own = (places >= 0)[:, :, None, :, None]
-    found = jnp.where(own, found, jnp.zeros_like(found))
-    return found.reshape(x, blocks * nodes, elements * width)
-
-
-def gather_weights(gradient: jax.Array, selection: jax.Array, width: int) -> jax.Array:
-    """The transpose of `spread_weights`.
-
-    Args:
-        gradient: `[X, blocks * m, elements * width]`.
-        selection: int32 `[X, blocks, own]`, which elements of the product are a block's own.
-        width: nodes per element.
-
-    Returns:
-        `[X, blocks, m, own * width]`.
-    """
-    x, nodes, children = gradient.shape
-    _, blocks, own = selection.shape
-    gradient = gradient.reshape(x, blocks, nodes // blocks, children // width, width)
-    return _take_elements(gradient, selection).reshape(x, blocks, nodes // blocks, own * width)
-
-
-def _take_elements(array: jax.Array, index: jax.Array) -> jax.Array:
-    """`array` `[X, blocks, m, elements, width]` at `index` `[X, blocks, n]`: `[..., n, width]`."""
-    numbers = jax.lax.GatherDimensionNumbers(
-        offset_dims=(2, 4),
-        collapsed_slice_dims=(3,),
-        start_index_map=(3,),
-        operand_batching_dims=(0, 1),
-        start_indices_batching_dims=(0, 1),
-    )
-    sizes = (1, 1, array.shape[2], 1, array.shape[4])
-    return jax.lax.gather(array, index[..., None], numbers, sizes, mode="promise_in_bounds")
 
 
 def _alpha(like: jax.Array, propagation: Propagation) -> jax.Array:

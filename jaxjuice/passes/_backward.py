@@ -2,8 +2,8 @@
 
 Every unit *pulls* its flow from the elements that it is a factor of, so nothing is scattered and
 the result does not depend on an order of execution. Parameter gradients are products of two
-factors, q and p, taken after the loops, one product over all steps of a stage: a batch that is
-sharded over devices is reduced once for every parameter, never inside a loop.
+factors, q and what the pass forward saved, taken after the loops, one product over all steps of
+a layer: a batch that is sharded over devices is reduced once for every parameter, never in a loop.
 """
 
 from collections.abc import Sequence
@@ -19,11 +19,9 @@ from jaxjuice.passes._forward import Saved, Values
 from jaxjuice.passes._walk import (
     Arrays,
     Walk,
-    entry_weights,
     layer_inputs,
     layer_weights,
     leaf_tables,
-    parameter_gradient,
     read_flows,
     run_stage,
     split_blocks,
@@ -72,9 +70,8 @@ def backward(
     for stage, kept in zip(program.stages, saved, strict=True):
         for layer, more in zip(stage, kept, strict=True):
             for rows, copies in _copies(layer):
-                theta = weights[layer.weights.group]
-                q, p = _factors(walk, layer, finished, more, theta, copies.reshape(-1))
-                gradients.add(walk, layer, rows, copies, q, p)
+                q, factor = _factors(walk, layer, finished, more, copies.reshape(-1))
+                gradients.add(walk, layer, rows, copies.shape[1], q, factor)
     leaf_flows = [
         read_flows(flows, tables, leaf.num_leaves, leaf.num_nodes, leaf.pieces)
         for leaf, tables in zip(program.leaves, leaf_tables(program), strict=True)
@@ -101,8 +98,8 @@ def _run_layer(
     q = _flow_ratio(walk, layer, v, flows, table["parents"], table["saved"].correction)
     # All reads of the flows end here, or XLA would keep a copy of the array for a second one.
     q, flows = lax.optimization_barrier((q, flows))
-    element_flows, _ = ops.sum_layer_backward(
-        table["saved"].p, q, theta, walk.propagation, walk.precision
+    element_flows = ops.sum_layer_backward(
+        table["saved"].factor, q, theta, walk.propagation, walk.precision
     )
     w = layer.width
     update = split_elements(layer, element_flows)
@@ -135,20 +132,16 @@ class _Gradients:
         self.by_group: dict[str, Array] = {}
 
     def add(
-        self, walk: Walk, layer: SumLayer, rows: np.ndarray, copies: np.ndarray, q: Array, p: Array
-    ):
-        """Adds a layer's part in the gradient of `rows`: tied copies are more samples.
-
-        Args:
-            copies: `[len(rows), num_copies]`, the entries that read each row.
-            q, p: the factors of these entries, `[copies.size * blocks, B, ...]`.
-        """
+        self, walk: Walk, layer: SumLayer, rows: np.ndarray, copies: int, q: Array, factor: Array
+    ) -> None:
+        """From factors `[len(rows) * copies * blocks, B, ...]`: tied copies are more samples."""
         theta = self.weights[layer.weights.group]
         own = theta if np.array_equal(rows, np.arange(len(theta))) else theta[rows]
-        q, p = (_stack_copies(layer, x, *copies.shape) for x in (q, p))
-        weights = entry_weights(layer, own, copies[:, 0])
-        more = ops.sum_layer_weight_gradient(q, p, weights, walk.propagation, walk.precision)
-        more = parameter_gradient(layer, more, copies[:, 0]).reshape(own.shape)
+        q, factor = (_stack_copies(layer, x, len(rows), copies) for x in (q, factor))
+        more = ops.sum_layer_weight_gradient(
+            q, factor, _flat(own), walk.propagation, walk.precision
+        )
+        more = more.reshape(own.shape)
         if len(rows) != len(theta):
             more = jnp.zeros_like(theta).at[rows].add(more)
         group = layer.weights.group
@@ -172,7 +165,6 @@ def _factors(
     layer: SumLayer,
     arrays: tuple[Values, Arrays],
     saved: Saved,
-    theta: Array,
     entries: np.ndarray,
 ) -> tuple[Array, Array]:
     """The two factors of the parameter gradient, for `entries` (-1: none) of a layer's steps.
@@ -185,13 +177,9 @@ def _factors(
     slots = _value_slots(layer)[entries]
     parents = lax.optimization_barrier(jax.tree.map(jnp.asarray, parents))
     v = _take_slots(values.relative[layer.num_nodes], slots)
-    p, correction = (None if x is None else _choose(layer, _flat(x), entries) for x in saved)
-    q = _flow_ratio(walk, layer, v, flows, parents, correction)
-    assert p is not None
-    if walk.propagation.is_max:
-        own = entry_weights(layer, theta[layer.weights.rows.reshape(-1)[entries]], entries)
-        _, p = ops.sum_layer_backward(p, q, own, walk.propagation, walk.precision)
-    return q, p
+    factor, correction = (None if x is None else _choose(layer, _flat(x), entries) for x in saved)
+    assert factor is not None
+    return _flow_ratio(walk, layer, v, flows, parents, correction), factor
 
 
 def _take_slots(array: Array, slots: np.ndarray) -> Array:

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from jaxjuice import ops
+from jaxjuice.compiler import SumLayer
 from jaxjuice.passes._walk import (
     Arrays,
     Walk,
@@ -30,12 +31,13 @@ class Saved(NamedTuple):
     """What the backward pass would have to compute again, of one layer and all its R steps.
 
     Attributes:
-        p: `[R, quota * blocks, B, N]`, as `ops.exponentiate` returns it.
+        factor: `[R, quota * blocks, B, N]`, as `ops.exponentiate` returns it, or for maxima
+            `[R, quota * blocks, B, M]`, as `ops.choose_children` does.
         correction: `[R, quota * blocks, B]`, what the relative values of a unit's blocks gained
             when they took one scale; None where units are single blocks.
     """
 
-    p: Array
+    factor: Array
     correction: Array | None
 
 
@@ -63,8 +65,8 @@ def forward(
             kept = []
             for layer, table in zip(stage, tables, strict=True):
                 theta = layer_weights(layer, table, weights[layer.weights.group])
-                values, more = _run_layer(walk, layer, values, table, theta)
-                kept.append(more if save else None)
+                values, more = _run_layer(walk, layer, values, table, theta, save)
+                kept.append(more)
             return values, kept
 
         values, kept = run_stage(step, values, inputs)
@@ -93,7 +95,9 @@ def _with_leaves(walk: Walk, weights, leaf_values: Sequence[Array]) -> Values:
     return values
 
 
-def _run_layer(walk: Walk, layer, values: Values, table, theta: Array) -> tuple[Values, Saved]:
+def _run_layer(
+    walk: Walk, layer: SumLayer, values: Values, table, theta: Array, save: bool
+) -> tuple[Values, Saved | None]:
     e, scale = read_children(values.relative, values.scale, table["children"], layer.width)
     p, shift = ops.exponentiate(e, scale, walk.propagation)
     v = ops.sum_layer_forward(p, theta, walk.propagation, walk.precision)
@@ -107,10 +111,13 @@ def _run_layer(walk: Walk, layer, values: Values, table, theta: Array) -> tuple[
         {**values.relative, k: ops.write_slots(values.relative[k], v, table["value_start"])},
         {**values.scale, k: ops.write_slots(values.scale[k], shift, table["value_start"])},
     )
-    return values, Saved(p, correction)
+    if not save:
+        return values, None
+    factor = ops.choose_children(p, theta) if walk.propagation.is_max else p
+    return values, Saved(factor, correction)
 
 
-def _common_scale(layer, shift: Array) -> tuple[Array, Array]:
+def _common_scale(layer: SumLayer, shift: Array) -> tuple[Array, Array]:
     """One scale a unit from those of its blocks `[units * blocks, B]`.
 
     Returns:

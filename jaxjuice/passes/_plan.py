@@ -1,4 +1,4 @@
-"""What runs where: the path of every layer's products, and why."""
+"""What every layer's products run in on an NVIDIA GPU, and why."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ class LayerPlan:
         stage: index of the layer's stage in the program.
         num_nodes, num_children: of one product `[batch, num_children] x [num_children, num_nodes]`.
         num_products: how many a pass takes, without padding.
-        path: "dense", "sparse", or "maxima" (no products at all).
+        path: "dense" or "sparse", as the rule of `ops.is_dense` has it, or "maxima": no products.
         reason: why, in words.
         forward, backward: what the products run in: names of `jax.lax.DotAlgorithmPreset`, or
             "float32"; empty for maxima.

@@ -61,10 +61,10 @@ def top_down(walk: Walk, weights: dict[str, Array]) -> tuple[dict[str, Array], l
         flows, found = run_stage(step, flows, inputs, reverse=True)
         for layer, f in zip(stage, found, strict=True):
             rows = layer.weights
-            group = program.sum_groups[rows.group]
-            f = f.reshape(-1, group.num_blocks, group.block_nodes)
+            f = f.reshape(-1, layer.num_blocks, layer.block_nodes)
             f = f * jnp.asarray(rows.real.reshape(-1, 1, 1), f.dtype)
-            total = jax.ops.segment_sum(f, rows.rows.reshape(-1), group.num_params)
+            size = program.sum_groups[rows.group].num_params
+            total = jax.ops.segment_sum(f, rows.rows.reshape(-1), size)
             totals[rows.group] = totals[rows.group] + total if rows.group in totals else total
     leaves = [
         read_flows(flows, tables, leaf.num_leaves, leaf.num_nodes, leaf.pieces)[:, 0]

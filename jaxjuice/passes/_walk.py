@@ -42,8 +42,6 @@ def layer_inputs(layer: SumLayer, weights: Array) -> dict[str, Any]:
         tables["row"] = rows.rows[:, 0]
     elif rows.kind == "gather":
         tables["rows"] = rows.rows
-    if layer.selection is not None:
-        tables["places"] = _places(layer.selection, layer.num_elements)
     inputs = lax.optimization_barrier(jax.tree.map(jnp.asarray, tables))
     if rows.kind == "all":
         inputs["weights"] = weights.reshape(layer.num_steps, layer.quota, *weights.shape[1:])
@@ -62,39 +60,7 @@ def layer_weights(layer: SumLayer, step: dict[str, Any], weights: Array) -> Arra
         rows = weights
     else:
         rows = weights[layer.weights.rows[0]]
-    if "places" in step:
-        return ops.spread_weights(rows, step["places"], layer.width)
     return rows.reshape(-1, *weights.shape[2:])
-
-
-def entry_weights(layer: SumLayer, rows: Array, entries: np.ndarray) -> Array:
-    """theta `[len(rows) * blocks, M, N]` of parameters that entries `entries` of a layer read."""
-    if layer.selection is None:
-        return rows.reshape(-1, *rows.shape[2:])
-    places = _places(_of_entries(layer.selection, entries), layer.num_elements)
-    return ops.spread_weights(rows, jnp.asarray(places), layer.width)
-
-
-def parameter_gradient(layer: SumLayer, gradient: Array, entries: np.ndarray) -> Array:
-    """The gradient of the parameters that entries `entries` read, from that of their products.
-
-    Args:
-        gradient: `[len(entries) * blocks, M, N]`.
-    """
-    if layer.selection is None:
-        return gradient
-    selection = jnp.asarray(_of_entries(layer.selection, entries))
-    return ops.gather_weights(gradient, selection, layer.width)
-
-
-def _of_entries(table: np.ndarray, entries: np.ndarray) -> np.ndarray:
-    return table.reshape(-1, *table.shape[2:])[entries]
-
-
-def _places(selection: np.ndarray, num_elements: int) -> np.ndarray:
-    """Where in `selection` `[..., own]` each element is, `[..., num_elements]`; -1 for nowhere."""
-    found = selection[..., None] == np.arange(num_elements)
-    return np.where(found.any(-2), found.argmax(-2), -1).astype(np.int32)
 
 
 def read_children(values: Arrays, scales: Arrays, children: Tables, width: int):

@@ -171,6 +171,26 @@ def test_log_likelihoods_far_below_the_range_of_exp() -> None:
     assert (np.asarray(lls) < [-1e5, -1e7]).all() and np.isfinite(lls).all()
 
 
+def test_a_block_is_not_drowned_by_what_only_others_read() -> None:
+    # Each block reads three of four leaves, one of them hundreds of nats above the others.
+    leaves = [
+        juice.inputs(
+            0, num_nodes=2, block_size=2, dist=Gaussian(), params={"mu": [m, m], "sigma": [1, 1]}
+        )
+        for m in (0.0, 30.0, 31.0, 32.0)
+    ]
+    picks = [[0, 1, 2], [1, 2, 3], [0, 2, 3], [0, 1, 3]]
+    edges = np.array([[block, leaf] for block, row in enumerate(picks) for leaf in row]).T
+    root = juice.summate(*leaves, num_nodes=8, block_size=2, edge_ids=edges)
+    pc = juice.compile(root)
+    params, x = pc.init(jax.random.key(0)), np.zeros((1, 1))
+    lls, flows = pc.log_likelihood_and_flows(params, x)
+    expected = oracle.log_likelihood(root, pc.node_params(params), x)
+    assert expected[0].min() < -400 < -10 < expected[0].max()
+    np.testing.assert_allclose(lls, expected, rtol=1e-5)
+    np.testing.assert_allclose(sum(f.sum() for f in flows.sums.values()), 8, rtol=1e-5)
+
+
 def test_a_node_without_flow_keeps_its_parameters() -> None:
     root = _pair([[1.0, 0.0], [0.0, 1.0]], [[0.5, 0.5], [0.2, 0.8]])
     pc = juice.compile(root)

@@ -170,3 +170,5 @@ def test_plans_print() -> None:
     assert "dense from batch 512" in str(pc)
     with pytest.raises(ValueError, match="not a mode"):
         pc.plan(16, precision="fp8")
+    with pytest.raises(ValueError, match="0 or more rows"):
+        pc.plan(-1)

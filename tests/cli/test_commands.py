@@ -337,6 +337,7 @@ def test_loops_are_not_unrolled_unless_the_user_says_so(monkeypatch):
         ("", f"{option}xla_cpu_disable_loop_unrolling"),
         ("--a=1", f"--a=1 {option}xla_cpu_disable_loop_unrolling"),
         (f"{option}other", f"{option}other"),
+        ("flags.txt", "flags.txt"),  # XLA reads the flags from this file
     ):
         monkeypatch.setenv("XLA_FLAGS", given)
         shorten_compilation()

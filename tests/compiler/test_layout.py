@@ -9,7 +9,7 @@ from jaxjuice.compiler import build_program, edges_from_weights, weights_from_ed
 from jaxjuice.compiler._units import SumUnit, UnitTable
 from jaxjuice.distributions import Categorical
 from jaxjuice.nodes import InputNodes, SumNodes, inputs, multiply, set_block_size, summate
-from jaxjuice.structures import HMM, PD
+from jaxjuice.structures import HMM
 
 COIN = Categorical(num_cats=2)
 
@@ -78,68 +78,6 @@ def test_equal_sparse_blocks_are_one_unit_and_unequal_ones_are_units_of_their_ow
     units = UnitTable(ragged).units_of(ragged)
     assert [(unit.start, unit.num_nodes) for unit in units] == [(0, 2), (2, 2)]
     assert [unit.num_children for unit in units if isinstance(unit, SumUnit)] == [4, 2]
-
-
-def picking(num_blocks, picks):
-    """A sum of `num_blocks` blocks of two nodes; block i reads the products `picks[i]`."""
-    leaves = [
-        inputs(0, num_nodes=4, block_size=4, dist=COIN) for _ in range(1 + max(map(max, picks)))
-    ]
-    edges = [[i, j] for i, row in enumerate(picks) for j in row]
-    return summate(*leaves, num_nodes=2 * num_blocks, block_size=2, edge_ids=np.array(edges).T)
-
-
-def test_blocks_that_read_the_same_elements_share_a_product():
-    picks = [[0, 1, 2], [0, 3, 2], [1, 2, 3], [3, 0, 1]]
-    ns = picking(4, picks)
-    (unit,) = UnitTable(ns).units_of(ns)
-    assert isinstance(unit, SumUnit)
-    assert (unit.num_products, unit.num_blocks, unit.product_nodes, unit.block_nodes) == (
-        1,
-        4,
-        8,
-        2,
-    )
-    assert unit.factor_units.shape == (1, 4, 1) and unit.num_parameters == 12
-    np.testing.assert_array_equal(unit.selection, np.sort(picks, axis=1))
-    program = build_program(ns)
-    (layer,) = program.stages[0]
-    assert (layer.num_blocks, layer.block_nodes, layer.num_elements) == (1, 8, 4)
-    np.testing.assert_array_equal(layer.selection, [[np.sort(picks, axis=1)]])
-    # Parameters are what the edges say, without the product's zeros.
-    assert program.sum_groups["sum0"].shape == (1, 4, 2, 12)
-
-
-# Nothing in common, and too little: five elements in place of six.
-@pytest.mark.parametrize("picks", [[[0, 1], [2, 3], [4, 5]], [[0, 1], [1, 2], [3, 4]]])
-def test_blocks_with_little_in_common_have_products_of_their_own(picks):
-    ns = picking(3, picks)
-    (unit,) = UnitTable(ns).units_of(ns)
-    assert isinstance(unit, SumUnit) and unit.selection is None
-    assert (unit.num_products, unit.num_blocks, unit.num_elements) == (3, 3, 2)
-
-
-def test_sharing_weighs_reads_against_products():
-    """Wide blocks do not share where the zeros of the product cost more than the reads saved."""
-    leaves = [inputs(0, num_nodes=4, block_size=4, dist=COIN) for _ in range(4)]
-    edges = np.array([[i, j] for i in range(2) for j in range(4) if j != 3 * i]).T
-    few, many = (
-        summate(*leaves, num_nodes=2 * size, block_size=size, edge_ids=edges) for size in (2, 200)
-    )
-    (unit,) = UnitTable(few).units_of(few)
-    assert isinstance(unit, SumUnit) and unit.selection is not None
-    (unit,) = UnitTable(many).units_of(many)
-    assert isinstance(unit, SumUnit) and unit.selection is None
-
-
-def test_padded_steps_select_something():
-    root = PD((28, 28), 32, split_intervals=(4, 4), block_size=4, input_dist=COIN)
-    layers = [layer for stage in build_program(root).stages for layer in stage]
-    padded = [layer for layer in layers if layer.selection is not None]
-    assert any(not layer.weights.real.all() for layer in padded)
-    for layer in padded:
-        assert layer.selection.min() >= 0 and layer.selection.max() < layer.num_elements
-        assert (np.diff(layer.selection) > 0).all()
 
 
 def rows_read(program):

@@ -13,10 +13,9 @@ from jaxjuice.ops import (
     PRECISIONS,
     Propagation,
     canonical_precision,
+    choose_children,
     exponentiate,
     flow_ratio,
-    gather_weights,
-    spread_weights,
     sum_layer_backward,
     sum_layer_forward,
     sum_layer_weight_gradient,
@@ -74,7 +73,8 @@ def run(e, scale, weights, f, rule):
     p, shift = exponentiate(e, scale, rule)
     v = sum_layer_forward(p, weights, rule, "fp32")
     q = flow_ratio(v, f, rule)
-    element_flows, factor = sum_layer_backward(p, q, weights, rule, "fp32")
+    factor = choose_children(p, weights) if rule.is_max else p
+    element_flows = sum_layer_backward(factor, q, weights, rule, "fp32")
     gradient = sum_layer_weight_gradient(q[:, None], factor[:, None], weights, rule, "fp32")
     return v + shift[..., None], q, element_flows, gradient
 
@@ -186,24 +186,3 @@ def test_canonical_precision():
     for bad in ("AUTO", "float32", "", None, 32, ["fp32"], lax.DotAlgorithmPreset.F32_F32_F32):
         with pytest.raises(ValueError, match="precision=.* is not a mode: take one of 'auto', "):
             canonical_precision(bad)  # pyright: ignore[reportArgumentType]
-
-
-@pytest.mark.parametrize(("nodes", "own", "elements", "width"), [(1, 1, 3, 1), (3, 2, 5, 4)])
-def test_blocks_that_share_a_product_have_zeros_elsewhere(nodes, own, elements, width) -> None:
-    rng = np.random.default_rng(0)
-    x, blocks = 2, 4
-    selection = np.array(
-        [[rng.choice(elements, own, replace=False) for _ in range(blocks)] for _ in range(x)],
-        np.int32,
-    )
-    places = np.full((x, blocks, elements), -1, np.int32)
-    weights = rng.random((x, blocks, nodes, own * width)).astype(np.float32)
-    expected = np.zeros((x, blocks, nodes, elements, width), np.float32)
-    for i, b, place in np.ndindex(x, blocks, own):
-        chosen = selection[i, b, place]
-        places[i, b, chosen] = place
-        expected[i, b, :, chosen] = weights[i, b, :, place * width : (place + 1) * width]
-    product = spread_weights(jnp.asarray(weights), jnp.asarray(places), width)
-    np.testing.assert_array_equal(product, expected.reshape(x, blocks * nodes, elements * width))
-    back = gather_weights(product, jnp.asarray(selection), width)
-    np.testing.assert_array_equal(back, weights)
