@@ -202,11 +202,12 @@ def _external_by_key(
     return stacked
 
 
-def check_weights(call: str, weights: Any, num_rows: int, num_roots: int) -> Array:
+def check_weights(call: str, weights: Any, num_rows: int, num_roots: int, validate: bool) -> Array:
     """Sample weights `[num_rows]` or `[num_rows, num_roots]`.
 
     Raises:
-        DataError: if the shape is another or, for concrete arrays, a weight is not finite.
+        DataError: if the shape is another or, with `validate` and for concrete arrays, a weight is
+            not finite.
     """
     weights = as_array(weights)
     if weights.shape not in ((num_rows,), (num_rows, num_roots)):
@@ -214,6 +215,7 @@ def check_weights(call: str, weights: Any, num_rows: int, num_roots: int) -> Arr
             f"{call}: weights has shape {weights.shape}, and [{num_rows}] or "
             f"[{num_rows}, {num_roots}] is wanted, one for each row of x."
         )
-    if not isinstance(weights, Tracer) and not np.isfinite(np.asarray(weights)).all():
+    # The look at the values waits for the device.
+    if validate and not isinstance(weights, Tracer) and not np.isfinite(np.asarray(weights)).all():
         raise DataError(f"{call}: weights are not all finite.")
     return jnp.asarray(weights)

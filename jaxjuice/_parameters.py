@@ -136,6 +136,12 @@ class NodeParameters:
         return {**params, "sums": sums}
 
 
+def params_dtype(params: Any) -> np.dtype:
+    """The widest dtype of a tree of parameters; float32 if it has no leaves."""
+    dtypes = (np.dtype(leaf.dtype) for leaf in jax.tree.leaves(params))
+    return max(dtypes, key=lambda dtype: dtype.itemsize, default=np.dtype(np.float32))
+
+
 def check_params(call: str, pc: "Circuit", params: Any) -> None:
     """Checks names and shapes.
 

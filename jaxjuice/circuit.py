@@ -23,7 +23,7 @@ from jaxjuice._batch import (
 )
 from jaxjuice._errors import DataError
 from jaxjuice._flows import Flows
-from jaxjuice._parameters import NodeParameters, Params, check_params, init_params
+from jaxjuice._parameters import NodeParameters, Params, check_params, init_params, params_dtype
 from jaxjuice.compiler import LeafLayer, Program, SumGroup, build_program
 from jaxjuice.distributions import Distribution, LeafGroup
 from jaxjuice.nodes import CircuitNodes
@@ -287,7 +287,7 @@ class Circuit(NodeParameters):
         batch = make_batch(call, self.program, x, missing_mask, external_log_probs, validate)
         walk = self._walk(propagation, alpha, precision)
         if weights is not None:
-            weights = check_weights(call, weights, batch.x.shape[0], self.num_roots)
+            weights = check_weights(call, weights, batch.x.shape[0], self.num_roots, validate)
         return _log_likelihood_and_flows(self, walk, params, batch, weights)
 
     def top_down_flows(self, params: Params) -> Flows:
@@ -385,15 +385,8 @@ def _input_group(leaf: LeafLayer) -> InputGroup:
     )
 
 
-def _dtype(params: Params) -> np.dtype:
-    """The dtype to compute in: the widest of the parameters'."""
-    leaves = jax.tree.leaves(params)
-    widest = max((leaf.dtype for leaf in leaves), key=lambda dtype: dtype.itemsize, default=None)
-    return np.dtype(np.float32) if widest is None else np.dtype(widest)
-
-
 def _leaf_values(pc: Circuit, params: Params, batch: Batch) -> list[Array]:
-    dtype, values = _dtype(params), []
+    dtype, values = params_dtype(params), []
     axes = ops.varying_axes(batch, params)
     for leaf in pc.program.leaves:
         group = pc.input_groups[leaf.name].leaf(params["inputs"][leaf.name])
@@ -403,7 +396,7 @@ def _leaf_values(pc: Circuit, params: Params, batch: Batch) -> list[Array]:
 
 
 def _weights(params: Params) -> dict[str, Array]:
-    dtype = _dtype(params)
+    dtype = params_dtype(params)
     return {name: weights.astype(dtype) for name, weights in params["sums"].items()}
 
 
@@ -420,9 +413,9 @@ def _log_likelihood_and_flows(
     leaf_values, theta = _leaf_values(pc, params, batch), _weights(params)
     shape = (batch.x.shape[0], pc.num_roots)
     if weights is None:
-        root_flows = jnp.ones(shape, _dtype(params))
+        root_flows = jnp.ones(shape, params_dtype(params))
     else:
-        weights = weights.astype(_dtype(params)).reshape(shape[0], -1)
+        weights = weights.astype(params_dtype(params)).reshape(shape[0], -1)
         root_flows = jnp.broadcast_to(weights, shape)
     lls, gradients, leaf_flows = root_values_and_flows(walk, theta, leaf_values, root_flows)
     sums = {name: theta[name] * gradient for name, gradient in gradients.items()}
@@ -476,7 +469,7 @@ def _top_down_flows(pc: Circuit, walk: Walk, params: Params) -> Flows:
         )
         for leaf, total in zip(pc.program.leaves, leaf_totals, strict=True)
     }
-    return Flows(sums, inputs, jnp.ones((), _dtype(params)))
+    return Flows(sums, inputs, jnp.ones((), params_dtype(params)))
 
 
 def _softmax(logits: Array, zero_mask: np.ndarray | None) -> Array:

@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from scipy import special, stats
 
 from jaxjuice import distributions as dists
@@ -295,3 +296,19 @@ LEARNING = [case for case in CASES if case.dist.param_shapes()]
 
 ONE_EACH = list({type(case.dist): case for case in CASES}.values())
 """One case of every family, the last of each; the ones with zero probabilities among them."""
+
+TIED = [0, 1, 1, 2, 0]
+"""The parameter sets of five leaves, of which some share theirs."""
+
+
+def cases(selection=CASES):
+    """One test a case."""
+    return pytest.mark.parametrize("case", selection, ids=lambda case: case.name)
+
+
+def cases_and_dtypes(selection=CASES):
+    """All in float32, one of every family in float64; `dtype` is a fixture of `conftest.py`."""
+    both = [(case, "float32") for case in selection]
+    both += [(case, "float64") for case in selection if case in ONE_EACH]
+    ids = [f"{case.name}-{name}" for case, name in both]
+    return pytest.mark.parametrize(("case", "dtype"), both, ids=ids, indirect=["dtype"])

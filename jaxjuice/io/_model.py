@@ -14,6 +14,7 @@ import jax
 import numpy as np
 
 from jaxjuice._errors import ModelFileError
+from jaxjuice._parameters import params_dtype
 from jaxjuice.circuit import Circuit, compile
 from jaxjuice.io._container import (
     FORMAT_NAME,
@@ -23,7 +24,7 @@ from jaxjuice.io._container import (
     write_container,
 )
 from jaxjuice.io._dag import dag_from_tables, dag_to_tables
-from jaxjuice.io._params import params_dtype, params_from_tables, params_to_tables
+from jaxjuice.io._params import params_from_tables, params_to_tables
 
 
 @dataclasses.dataclass(frozen=True)

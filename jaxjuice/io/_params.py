@@ -16,12 +16,6 @@ from jaxjuice.io._dag import list_vectors
 from jaxjuice.nodes import CircuitNodes, InputNodes, SumNodes
 
 
-def params_dtype(params: Any) -> np.dtype:
-    """The widest dtype of the parameters; float32 if there are none."""
-    dtypes = {np.dtype(leaf.dtype) for leaf in jax.tree.leaves(params)}
-    return max(dtypes, key=lambda dtype: dtype.itemsize, default=np.dtype(np.float32))
-
-
 def params_to_tables(pc: Circuit, params: Any) -> dict[str, np.ndarray]:
     """Parameters by the index I of their vector in post-order: `params/I` `[E, block_size,
     ch_block_size]` of a sum, `params/I/NAME` `[num_nodes, *shape]` of a leaf; none of tied vectors.

@@ -1,14 +1,11 @@
 """Log-space primitives on arrays. They know no nodes."""
 
 from jaxjuice.ops._precision import (
-    DENSE_CHILD_VALUES as DENSE_CHILD_VALUES,
-    DENSE_NODES as DENSE_NODES,
     PRECISIONS as PRECISIONS,
     Role as Role,
     algorithm as algorithm,
     canonical_precision as canonical_precision,
     dot as dot,
-    is_dense as is_dense,
 )
 from jaxjuice.ops._slots import (
     match_varying as match_varying,
@@ -18,11 +15,14 @@ from jaxjuice.ops._slots import (
     write_slots as write_slots,
 )
 from jaxjuice.ops._sum_layer import (
+    DENSE_CHILD_VALUES as DENSE_CHILD_VALUES,
+    DENSE_NODES as DENSE_NODES,
     LL as LL,
     Propagation as Propagation,
     choose_children as choose_children,
     exponentiate as exponentiate,
     flow_ratio as flow_ratio,
+    is_dense as is_dense,
     sum_layer_backward as sum_layer_backward,
     sum_layer_forward as sum_layer_forward,
     sum_layer_weight_gradient as sum_layer_weight_gradient,

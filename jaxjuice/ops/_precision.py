@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 import jax
 from jax import lax
 
-Role = Literal["forward", "dense forward", "backward"]
+Role = Literal["forward", "dense_forward", "backward"]
 
 _Preset = lax.DotAlgorithmPreset
 _BF16 = _Preset.BF16_BF16_F32
@@ -45,11 +45,6 @@ _JAX_NAMES = {
 }
 _MIN_BATCH = 16
 
-# What a product must have to be dense. The numbers are PyJuice's: the two kinds of product differ
-# in their errors, so which one runs must never depend on a measurement.
-DENSE_NODES = 1024
-DENSE_CHILD_VALUES = 2**19
-
 
 def canonical_precision(precision: str | lax.Precision) -> str:
     """One of `PRECISIONS`, from a mode, JAX's name for it, or a `lax.Precision`.
@@ -67,22 +62,17 @@ def canonical_precision(precision: str | lax.Precision) -> str:
     )
 
 
-def is_dense(num_nodes: int, num_children: int, num_samples: int) -> bool:
-    """Whether a product `[num_samples, num_children] x [num_children, num_nodes]` is dense."""
-    return num_nodes >= DENSE_NODES and num_children * num_samples >= DENSE_CHILD_VALUES
-
-
 def algorithm(precision: str, role: Role, num_samples: int) -> lax.DotAlgorithmPreset | None:
     """What a product runs on NVIDIA GPUs in a mode; None for full float32.
 
     Args:
         precision: one of `PRECISIONS`.
-        role: what the product is for; "dense forward" where `is_dense` holds.
+        role: what the product is for; "dense_forward" where `is_dense` holds.
         num_samples: the batch size.
     """
     if num_samples < _MIN_BATCH:
         return None
-    return getattr(_MODES[precision], role.replace(" ", "_"))
+    return getattr(_MODES[precision], role)
 
 
 def dot(

@@ -14,7 +14,7 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
-from jaxjuice.ops._precision import dot, is_dense
+from jaxjuice.ops._precision import dot
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,18 @@ class Propagation:
 
 LL = Propagation()
 
+# What a product must have to be dense. The numbers are PyJuice's: the two kinds of product differ
+# in their errors, so which one runs must never depend on a measurement.
+DENSE_NODES = 1024
+DENSE_CHILD_VALUES = 2**19
+
 _LOWEST = -1e30  # below every log-density, and sums of thousands of it are still finite
+
+
+def is_dense(num_nodes: int, num_children: int, num_samples: int, propagation: Propagation) -> bool:
+    """Whether a product `[num_samples, num_children] x [num_children, num_nodes]` is dense."""
+    large = num_nodes >= DENSE_NODES and num_children * num_samples >= DENSE_CHILD_VALUES
+    return large and propagation.algorithm == "LL"
 
 
 def exponentiate(
@@ -80,14 +91,14 @@ def sum_layer_forward(
         return (jnp.log(weights)[:, None] + p[:, :, None]).max(-1)
     weights = _powered(weights, propagation)
     _, nodes, children = weights.shape
-    dense = propagation.algorithm == "LL" and is_dense(nodes, children, p.shape[1])
+    dense = is_dense(nodes, children, p.shape[1], propagation)
     s = dot(
         p,
         weights,
         ((2,), (2,)),
         batch=((0,), (0,)),
         precision=precision,
-        role="dense forward" if dense else "forward",
+        role="dense_forward" if dense else "forward",
         num_samples=p.shape[1],
     )
     value = jnp.log(s)

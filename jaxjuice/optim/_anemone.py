@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jaxjuice._parameters import params_dtype
 from jaxjuice.optim._m_step import as_updates, m_step
 from jaxjuice.optim._transformation import (
     FlowTransformation,
@@ -15,7 +16,6 @@ from jaxjuice.optim._transformation import (
     check_params_given,
     check_pseudocount,
     increment,
-    params_dtype,
     step_size_at,
 )
 

@@ -85,9 +85,3 @@ def step_size_at(step_size: StepSize, count: jax.Array, dtype: Any) -> jax.Array
 def increment(count: jax.Array) -> jax.Array:
     """The next count; it stays at the largest int32 in place of overflowing."""
     return jnp.asarray(optax.safe_increment(count))
-
-
-def params_dtype(params: Any) -> Any:
-    """The dtype of a tree of parameters (float32 where it has no leaves)."""
-    leaves = jax.tree.leaves(params)
-    return leaves[0].dtype if leaves else jnp.dtype(jnp.float32)

@@ -72,21 +72,17 @@ def _plan_layer(
     products = int(layer.weights.real.sum()) * layer.num_blocks
     if propagation.is_max:
         return LayerPlan(index, nodes, children, products, "maxima", "MPE", "", "")
-    dense, reason = _choose(nodes, children, batch, propagation)
-    role: ops.Role = "dense forward" if dense else "forward"
+    dense = ops.is_dense(nodes, children, batch, propagation)
+    role: ops.Role = "dense_forward" if dense else "forward"
     forward, backward = (
         "float32" if preset is None else preset.name
         for preset in (ops.algorithm(precision, r, batch) for r in (role, "backward"))
     )
-    path = "dense" if dense else "sparse"
+    path, reason = "sparse", f"{children * batch} child values < {ops.DENSE_CHILD_VALUES}"
+    if dense:
+        path, reason = "dense", f"{nodes} nodes, {children * batch} child values"
+    elif propagation.algorithm != "LL":
+        reason = propagation.algorithm
+    elif nodes < ops.DENSE_NODES:
+        reason = f"{nodes} nodes < {ops.DENSE_NODES}"
     return LayerPlan(index, nodes, children, products, path, reason, forward, backward)
-
-
-def _choose(nodes: int, children: int, batch: int, propagation: Propagation) -> tuple[bool, str]:
-    if propagation.algorithm != "LL":
-        return False, propagation.algorithm
-    if nodes < ops.DENSE_NODES:
-        return False, f"{nodes} nodes < {ops.DENSE_NODES}"
-    if not ops.is_dense(nodes, children, batch):
-        return False, f"{children * batch} child values < {ops.DENSE_CHILD_VALUES}"
-    return True, f"{nodes} nodes, {children * batch} child values"

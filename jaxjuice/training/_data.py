@@ -120,7 +120,6 @@ class ArraySource:
         num_rows: Rows of the data.
         batch_size: Rows of a batch.
         num_batches: Batches an epoch.
-        fingerprint: A checksum of rows, mask and weights, by which a resumed run knows its data.
     """
 
     def __init__(self, rows: Batch, batch_size: int | None, weight_dtype: Any):
@@ -128,7 +127,6 @@ class ArraySource:
         self.num_rows = int(rows.x.shape[0])
         self.batch_size = max(1, min(batch_size or self.num_rows, self.num_rows))
         self.num_batches = -(-self.num_rows // self.batch_size)
-        self.fingerprint = _checksum(rows)
         weights = rows.weights
         if weights is None:
             weights = np.ones(self.num_rows)
@@ -140,6 +138,16 @@ class ArraySource:
         num_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(rows))
         self._on_device = num_bytes <= DEVICE_RESIDENT_BYTES
         self._rows = jax.tree.map(jnp.asarray if self._on_device else np.asarray, rows)
+
+    @functools.cached_property
+    def fingerprint(self) -> int:
+        """A checksum of the data, by which a resumed run knows them. Only checkpoints want it."""
+        total = 0
+        for array in jax.tree.leaves((self._rows, self._variable_mask)):
+            array = np.ascontiguousarray(array)
+            about = f"{array.shape} {array.dtype}".encode()
+            total = zlib.crc32(array.view(np.uint8).data, zlib.crc32(about, total))
+        return total
 
     def batches(self, epoch: int, order: np.ndarray | None = None) -> Iterator[tuple[Batch, int]]:
         """Yields (batch on the device, its number of real rows), in the order of the row ids."""
@@ -159,17 +167,6 @@ class ArraySource:
             if self._variable_mask is not None:
                 batch = batch._replace(missing_mask=self._variable_mask)
             yield batch, num_real
-
-
-def _checksum(rows: Batch) -> int:
-    total = 0
-    for array in rows[:3]:
-        if array is not None:
-            array = np.ascontiguousarray(array)
-            total = zlib.crc32(
-                array.view(np.uint8).data, zlib.crc32(str(array.shape).encode(), total)
-            )
-    return total
 
 
 @functools.partial(jax.jit, donate_argnums=())

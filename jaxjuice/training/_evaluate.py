@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import jax
-import jax.numpy as jnp
 
+from jaxjuice._parameters import params_dtype
 from jaxjuice.training._data import ArraySource, StreamSource, open_source
 from jaxjuice.training._steps import Totals, evaluation_step, pair_value, zero_totals
 
@@ -64,7 +64,7 @@ def evaluate(
         pc,
         data,
         batch_size=batch_size,
-        weight_dtype=tree_dtype(params),
+        weight_dtype=params_dtype(params),
         missing_mask=missing_mask,
         weights=weights,
     )
@@ -73,7 +73,7 @@ def evaluate(
 
 def evaluate_source(pc: Circuit, params: Any, source: ArraySource | StreamSource) -> Evaluation:
     """Runs over an opened source once."""
-    totals = zero_totals(tree_dtype(params))
+    totals = zero_totals(params_dtype(params))
     for batch, _ in source.batches(0):
         totals = evaluation_step(pc, params, totals, batch)
     return summary(pc, totals)
@@ -90,9 +90,3 @@ def summary(pc: Circuit, totals: Totals) -> Evaluation:
         bits = -total / (math.log(2) * num_values) if num_values > 0 else math.nan
     mean = total / weight if weight > 0 else -math.inf
     return Evaluation(mean, bits, int(totals.num_impossible))
-
-
-def tree_dtype(params: Any) -> Any:
-    """The dtype of the parameters; float32 where there are none."""
-    leaves = jax.tree.leaves(params)
-    return leaves[0].dtype if leaves else jnp.dtype(jnp.float32)

@@ -15,10 +15,11 @@ import numpy as np
 import optax
 
 from jaxjuice._errors import TrainingError
+from jaxjuice._parameters import params_dtype
 from jaxjuice.optim import FlowTransformation, accumulate
 from jaxjuice.training._checkpoint import Checkpoints
 from jaxjuice.training._data import ArraySource, StreamSource, open_source
-from jaxjuice.training._evaluate import Evaluation, evaluate_source, summary, tree_dtype
+from jaxjuice.training._evaluate import Evaluation, evaluate_source, summary
 from jaxjuice.training._progress import Progress
 from jaxjuice.training._record import EpochRecord, FitResult
 from jaxjuice.training._steps import (
@@ -113,7 +114,7 @@ def fit(
     """
     mode = _checked_mode(pc, tx, mode)
     _check_counts(epochs, batch_size, seed, patience, checkpoint_every)
-    dtype = tree_dtype(params)
+    dtype = params_dtype(params)
     train_source = open_source(
         CALL,
         pc,
@@ -241,7 +242,7 @@ class _Run:
         """Trains on all batches once, validates, and keeps the best parameters."""
         bar.start_epoch(self.epoch + 1)
         step = em_step if self.mode == "em" else gradient_step
-        totals = zero_totals(tree_dtype(self.variables))
+        totals = zero_totals(params_dtype(self.variables))
         started = time.perf_counter()
         batches = self.source.batches(self.epoch, self._order())
         for index, (batch, num_rows) in enumerate(batches):

@@ -159,6 +159,10 @@ def test_weights_must_be_finite(hmm) -> None:
     pc, params, x = hmm
     with pytest.raises(juice.DataError, match="not all finite"):
         pc.log_likelihood_and_flows(params, x, None, [1.0, np.nan, 1.0, 1.0, 1.0, 1.0])
+    lls, flows = pc.log_likelihood_and_flows(
+        params, x, None, jnp.array([1.0, jnp.nan, 1, 1, 1, 1]), validate=False
+    )
+    assert bool(jnp.isfinite(lls).all()) and bool(jnp.isnan(flows.weight))
     with pytest.raises(juice.DataError, match="equal lengths"):
         pc.log_likelihood(params, [[0, 1, 0, 1], [0, 1]])
 

@@ -4,12 +4,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from leaf_cases import CASES, LEARNING, ONE_EACH, Case, jitted, make_leaf, reference_log_prob
+from leaf_cases import (
+    CASES,
+    LEARNING,
+    ONE_EACH,
+    TIED,
+    Case,
+    cases,
+    cases_and_dtypes,
+    jitted,
+    make_leaf,
+    reference_log_prob,
+)
 
 from jaxjuice.distributions import LeafGroup
-
-TIED = [0, 1, 1, 2, 0]
-
 
 WITH_TABLES = [
     case for case in LEARNING if case.name in ("categorical_7", "binomial_certain", "logistic")
@@ -17,32 +25,8 @@ WITH_TABLES = [
 """Cases whose functions of few observations and of many are computed in different ways."""
 
 
-def cases(selection=CASES):
-    return pytest.mark.parametrize("case", selection, ids=lambda case: case.name)
-
-
 def draw_values(case: Case, shape, seed=0) -> np.ndarray:
     return np.random.default_rng(seed).choice(case.values, shape)
-
-
-def cases_and_dtypes(selection=CASES):
-    """All in float32, one of every family in float64."""
-    both = [(case, "float32") for case in selection]
-    both += [(case, "float64") for case in selection if case in ONE_EACH]
-    ids = [f"{case.name}-{name}" for case, name in both]
-    return pytest.mark.parametrize(("case", "dtype"), both, ids=ids, indirect=["dtype"])
-
-
-@pytest.fixture
-def dtype(request):
-    with jax.enable_x64(request.param == "float64"):
-        yield jnp.dtype(request.param)
-
-
-@pytest.fixture
-def x64():
-    with jax.enable_x64(True):
-        yield
 
 
 @cases_and_dtypes()

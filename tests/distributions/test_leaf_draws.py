@@ -7,32 +7,22 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from leaf_cases import CASES, LEARNING, ONE_EACH, dag_arrays, jitted, make_leaf, node_of
+from leaf_cases import (
+    CASES,
+    LEARNING,
+    ONE_EACH,
+    TIED,
+    cases,
+    cases_and_dtypes,
+    dag_arrays,
+    jitted,
+    make_leaf,
+    node_of,
+)
 from scipy import stats
 
 from jaxjuice import distributions as dists
 from jaxjuice._errors import ParameterError, StructureError
-
-TIED = [0, 1, 1, 2, 0]
-
-
-def cases(selection=CASES):
-    return pytest.mark.parametrize("case", selection, ids=lambda case: case.name)
-
-
-def cases_and_dtypes(selection=CASES):
-    """All in float32, one of every family in float64."""
-    both = [(case, "float32") for case in selection]
-    both += [(case, "float64") for case in selection if case in ONE_EACH]
-    ids = [f"{case.name}-{name}" for case, name in both]
-    return pytest.mark.parametrize(("case", "dtype"), both, ids=ids, indirect=["dtype"])
-
-
-@pytest.fixture
-def dtype(request):
-    with jax.enable_x64(request.param == "float64"):
-        yield jnp.dtype(request.param)
-
 
 # ------------------------------------------------------------------------------ samples
 

@@ -7,7 +7,10 @@ import pytest
 from leaf_cases import (
     LEARNING,
     ONE_EACH,
+    TIED,
     Case,
+    cases,
+    cases_and_dtypes,
     jitted,
     make_leaf,
     node_of,
@@ -16,12 +19,7 @@ from leaf_cases import (
 
 from jaxjuice.distributions import LeafGroup
 
-TIED = [0, 1, 1, 2, 0]
 FULL_STEP = {"step_size": 1.0, "pseudocount": 0.0}
-
-
-def cases(selection=LEARNING):
-    return pytest.mark.parametrize("case", selection, ids=lambda case: case.name)
 
 
 def draw_values(case: Case, shape, seed=0) -> np.ndarray:
@@ -63,30 +61,10 @@ def assert_params_equal(found, expected):
         np.testing.assert_array_equal(found[name], expected[name], err_msg=name)
 
 
-def cases_and_dtypes(selection=LEARNING):
-    """All in float32, one of every family in float64."""
-    both = [(case, "float32") for case in selection]
-    both += [(case, "float64") for case in selection if case in ONE_EACH]
-    ids = [f"{case.name}-{name}" for case, name in both]
-    return pytest.mark.parametrize(("case", "dtype"), both, ids=ids, indirect=["dtype"])
-
-
-@pytest.fixture
-def dtype(request):
-    with jax.enable_x64(request.param == "float64"):
-        yield jnp.dtype(request.param)
-
-
-@pytest.fixture
-def x64():
-    with jax.enable_x64(True):
-        yield
-
-
 # ------------------------------------------------------------------------------ statistics
 
 
-@cases_and_dtypes()
+@cases_and_dtypes(LEARNING)
 @pytest.mark.parametrize("param_ids", [None, TIED], ids=["own", "tied"])
 def test_statistics_add_up_observations(case, param_ids, dtype):
     leaf = make_leaf(case, param_ids=param_ids, dtype=dtype)
@@ -112,7 +90,7 @@ def test_statistics_do_not_depend_on_parameters(case):
     assert_params_equal(found, jitted(case.dist, "statistics")(one, x, flows))
 
 
-@cases()
+@cases(LEARNING)
 def test_zero_flow_silences_garbage(case):
     leaf = make_leaf(case, param_ids=TIED)
     x = draw_values(case, (5, 8)).astype(np.float32)
@@ -168,7 +146,7 @@ def test_expected_statistics_are_expectations(case, x64):
 # ------------------------------------------------------------------------------ M-steps
 
 
-@cases_and_dtypes()
+@cases_and_dtypes(LEARNING)
 def test_expected_statistics_are_a_fixed_point(case, dtype):
     leaf = make_leaf(case, dtype=dtype)
     tolerance = 2e-6 if dtype == jnp.float32 else 1e-13
@@ -212,7 +190,7 @@ def test_m_step_maximizes(case, x64):
         assert (reached >= objective(rival) - 1e-9).all()
 
 
-@cases()
+@cases(LEARNING)
 def test_nodes_without_flow_keep_their_parameters(case):
     leaf = make_leaf(case)
     stats, *_ = draw_statistics(case, leaf)
@@ -229,7 +207,7 @@ def test_nodes_without_flow_keep_their_parameters(case):
         assert any((moved[n][..., 1] != leaf.params[n][..., 1]).any() for n in moved)
 
 
-@cases()
+@cases(LEARNING)
 def test_step_size_blends_mean_parameters(case, x64):
     leaf = make_leaf(case, dtype=jnp.float64)
     stats, *_ = draw_statistics(case, leaf)
@@ -258,7 +236,7 @@ def test_step_size_may_be_traced(case):
     assert_params_close(found, expected, rtol=1e-5, atol=1e-7)
 
 
-@cases()
+@cases(LEARNING)
 def test_pseudocount(case, x64):
     leaf = make_leaf(case, dtype=jnp.float64)
     stats, *_ = draw_statistics(case, leaf)
@@ -305,7 +283,7 @@ def test_zero_probabilities_stay_on_request(case):
         np.testing.assert_allclose(kept[name], target, rtol=1e-5)
 
 
-@cases()
+@cases(LEARNING)
 def test_m_step_results_are_legal(case):
     leaf = make_leaf(case)
     stats, *_ = draw_statistics(case, leaf)
@@ -321,7 +299,7 @@ def test_m_step_results_are_legal(case):
 # ------------------------------------------------------------------------------ initial values
 
 
-@cases_and_dtypes()
+@cases_and_dtypes(LEARNING)
 def test_initial_parameters(case, dtype):
     leaf = make_leaf(case, dtype=dtype)
 
