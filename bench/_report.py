@@ -63,7 +63,7 @@ def as_markdown(result: Mapping[str, Any]) -> str:
         + ", ".join(f"{package} {version}" for package, version in result["versions"].items())
         + ".",
         "",
-        *_table([HEAD, *_cells(rows)]),
+        *markdown_table([HEAD, *_cells(rows)]),
     ]
     problems = [
         f"- {row.case}, {row.task}, {row.library}: {row.problem}" for row in rows if row.problem
@@ -107,7 +107,7 @@ def _cells(rows: list[Row]) -> list[tuple[str, ...]]:
     return cells
 
 
-def _table(rows: list[tuple[str, ...]]) -> list[str]:
+def markdown_table(rows: list[tuple[str, ...]]) -> list[str]:
     """Markdown whose columns also line up for a reader of the plain text."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     rows = [rows[0], tuple("-" * width for width in widths), *rows[1:]]

@@ -10,6 +10,7 @@ from jaxjuice import (
     structures as structures,
     training as training,
 )
+from jaxjuice._compiler_options import compiler_options as compiler_options
 from jaxjuice._errors import (
     DataError as DataError,
     ModelFileError as ModelFileError,

@@ -1,7 +1,7 @@
 """`Circuit`: a DAG of nodes as pure functions of parameters and data."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -27,10 +27,15 @@ from jaxjuice._parameters import NodeParameters, Params, check_params, init_para
 from jaxjuice.compiler import LeafLayer, Program, SumGroup, build_program
 from jaxjuice.distributions import Distribution, LeafGroup
 from jaxjuice.nodes import CircuitNodes
+from jaxjuice.ops import kernels
 from jaxjuice.passes import (
+    Lookup,
+    LookupFlows,
     Plan,
     Walk,
+    can_look_up,
     describe_path,
+    is_fusable,
     make_plan,
     root_values,
     root_values_and_flows,
@@ -76,12 +81,16 @@ class Circuit(NodeParameters):
         root: the DAG it was compiled from.
         program: what the compiler made of it.
         precision: the mode of the products of its sum layers.
+        implementation: "auto", "triton" or "xla"; see `compile`.
     """
 
-    def __init__(self, root: CircuitNodes, program: Program, precision: str):
+    def __init__(
+        self, root: CircuitNodes, program: Program, precision: str, implementation: str = "auto"
+    ):
         self.root = root
         self.program = program
         self.precision = precision
+        self.implementation = implementation
         self.input_groups = {leaf.name: _input_group(leaf) for leaf in program.leaves}
         self._variants: dict[str, Circuit] = {precision: self}
 
@@ -136,7 +145,7 @@ class Circuit(NodeParameters):
         """The same circuit in another mode; the same object whenever the mode is the same."""
         mode = ops.canonical_precision(precision)
         if mode not in self._variants:
-            variant = Circuit(self.root, self.program, mode)
+            variant = Circuit(self.root, self.program, mode, self.implementation)
             variant._variants = self._variants
             self._variants[mode] = variant
         return self._variants[mode]
@@ -350,20 +359,38 @@ class Circuit(NodeParameters):
         return Walk(self.program, propagation, mode)
 
 
-def compile(root: CircuitNodes, precision: str | jax.lax.Precision = "auto") -> Circuit:
+def compile(
+    root: CircuitNodes,
+    precision: str | jax.lax.Precision = "auto",
+    *,
+    implementation: str = "auto",
+) -> Circuit:
     """Compiles the DAG under `root`. Runs no jax computation.
 
     Args:
         root: a node vector; its nodes are the circuit's roots.
         precision: the mode of the products of sum layers on NVIDIA GPUs: "auto", "bf16", "tf32",
             "bf16x3", "fp32", JAX's names "default", "high", "highest", or a `jax.lax.Precision`.
+        implementation: "auto" runs passes in fused steps of Triton kernels where they can: for
+            log-likelihoods (`propagation="LL"`) in float32, on one NVIDIA GPU or inside
+            `shard_map`, if every layer reads its children from vectors of one width. All else runs
+            in XLA's own operations. "xla" takes these everywhere; "triton" takes the fused steps
+            everywhere, in plain JAX where Triton cannot run (slowly: for tests).
 
     Returns:
         The circuit.
+
+    Raises:
+        ValueError: if a mode or an implementation is unknown.
     """
+    if implementation not in ("auto", "triton", "xla"):
+        raise ValueError(
+            f"compile(implementation={implementation!r}): take 'auto', 'triton' or 'xla'."
+        )
     if not isinstance(root, CircuitNodes):
         raise TypeError(f"compile: root is a {type(root).__name__}, and a node vector is wanted.")
-    return Circuit(root, build_program(root), ops.canonical_precision(precision))
+    program = build_program(root)
+    return Circuit(root, program, ops.canonical_precision(precision), implementation)
 
 
 def _check_removed(call: str, options: Mapping[str, Any]) -> None:
@@ -385,14 +412,45 @@ def _input_group(leaf: LeafLayer) -> InputGroup:
     )
 
 
-def _leaf_values(pc: Circuit, params: Params, batch: Batch) -> list[Array]:
-    dtype, values = params_dtype(params), []
+def _leaf_values(pc: Circuit, walk: Walk, params: Params, batch: Batch) -> list[Array | Lookup]:
+    """Log-densities of each leaf layer; in fused passes, one layer of each width is looked up."""
+    dtype, values, looked_up = params_dtype(params), [], set()
     axes = ops.varying_axes(batch, params)
+    batch = ops.match_varying(batch, axes)
     for leaf in pc.program.leaves:
         group = pc.input_groups[leaf.name].leaf(params["inputs"][leaf.name])
         group = ops.match_varying(group, axes)
-        values.append(leaf_log_probs(leaf, group, ops.match_varying(batch, axes), dtype))
+        value = None
+        if walk.kernels and leaf.num_nodes not in looked_up:
+            value = _lookup(leaf, group, batch)
+        if value is None:
+            values.append(leaf_log_probs(leaf, group, batch, dtype))
+        else:
+            looked_up.add(leaf.num_nodes)
+            values.append(value)
     return values
+
+
+def _lookup(leaf: LeafLayer, group: LeafGroup, batch: Batch) -> Lookup | None:
+    found = None if leaf.dist.is_external else leaf.dist.lookup(group, observations(leaf, batch))
+    if found is None or not can_look_up(leaf, found[0].shape[1], batch.x.shape[0]):
+        return None
+    table, category, legal = found
+    category = jnp.where(legal, category, -2)
+    missing = missing_of(leaf, batch)
+    return Lookup(table, category if missing is None else jnp.where(missing[..., 0], -1, category))
+
+
+def _fused(pc: Circuit, walk: Walk, params: Params, batch: Batch) -> Walk:
+    """The walk in fused steps, by fixed rules: see `compile`."""
+    wanted = pc.implementation == "triton"
+    if pc.implementation == "auto" and kernels.available():
+        # Outside shard_map, a batch sharded over devices would be gathered for every kernel.
+        wanted = kernels.num_devices() == 1 or bool(ops.varying_axes(params, batch))
+    fits = walk.propagation == ops.LL and params_dtype(params) == jnp.float32
+    if not (wanted and fits and is_fusable(pc.program)):
+        return walk
+    return replace(walk, kernels="triton" if kernels.available() else "xla")
 
 
 def _weights(params: Params) -> dict[str, Array]:
@@ -402,7 +460,8 @@ def _weights(params: Params) -> dict[str, Array]:
 
 @partial(jax.jit, static_argnums=(0, 1))
 def _log_likelihood(pc: Circuit, walk: Walk, params: Params, batch: Batch) -> Array:
-    lls = root_values(walk, _weights(params), _leaf_values(pc, params, batch))
+    walk = _fused(pc, walk, params, batch)
+    lls = root_values(walk, _weights(params), _leaf_values(pc, walk, params, batch))
     return lls[:, 0] if pc.num_roots == 1 else lls
 
 
@@ -410,7 +469,8 @@ def _log_likelihood(pc: Circuit, walk: Walk, params: Params, batch: Batch) -> Ar
 def _log_likelihood_and_flows(
     pc: Circuit, walk: Walk, params: Params, batch: Batch, weights: Array | None
 ) -> tuple[Array, Flows]:
-    leaf_values, theta = _leaf_values(pc, params, batch), _weights(params)
+    walk = _fused(pc, walk, params, batch)
+    leaf_values, theta = _leaf_values(pc, walk, params, batch), _weights(params)
     shape = (batch.x.shape[0], pc.num_roots)
     if weights is None:
         root_flows = jnp.ones(shape, params_dtype(params))
@@ -427,12 +487,19 @@ def _log_likelihood_and_flows(
     return (lls[:, 0] if pc.num_roots == 1 else lls), flows
 
 
-def _statistics(pc: Circuit, params: Params, leaf: LeafLayer, batch: Batch, flows: Array):
+def _statistics(
+    pc: Circuit, params: Params, leaf: LeafLayer, batch: Batch, flows: Array | LookupFlows
+):
     """The family's sufficient statistics: observed values as they are, missing ones expected."""
     axes = ops.varying_axes(batch, flows)
     group = pc.input_groups[leaf.name].leaf(params["inputs"][leaf.name])
     group, batch = ops.match_varying((group, batch), axes)
     missing = missing_of(leaf, batch)
+    if isinstance(flows, LookupFlows):
+        if missing is None:
+            return {"counts": flows.counts}
+        expected = leaf.dist.expected_statistics(group)["counts"]
+        return {"counts": flows.counts + expected * flows.missing[:, None]}
     zero = jnp.zeros_like(flows)
     observed = flows if missing is None else jnp.where(missing, zero, flows)
     x = observations(leaf, batch)

@@ -19,9 +19,18 @@ MODES = ("auto", "bf16", "tf32", "bf16x3", "fp32")
 
 def main() -> int:
     """Runs every workload in a process of its own, one after another."""
-    arguments = _parser().parse_args()
+    parser = _parser()
+    arguments = parser.parse_args()
     os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
     os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"
+    out = arguments.out
+    if out is None and not arguments.quick:
+        out = RESULTS / f"gpu-{time.strftime('%Y%m%d-%H%M%S')}.json"
+    if arguments.peer_from is not None:
+        if not arguments.peer_from.is_file():
+            parser.error(f"--peer-from {arguments.peer_from}: no such file")
+        if out is not None and out.resolve() == arguments.peer_from.resolve():
+            parser.error("--out would overwrite what --peer-from reads")
     rows: list[dict[str, Any]] = []
     context = multiprocessing.get_context("spawn")
     for name in arguments.workloads:
@@ -32,17 +41,23 @@ def main() -> int:
         try:
             while True:
                 rows.append(receiver.recv())
+                _write(out, rows)
         except EOFError:
             process.join()
         if process.exitcode:
             rows.append({"workload": name, "problem": f"ended with status {process.exitcode}"})
+            _write(out, rows)
             print(f"{name}: the process ended with status {process.exitcode}", flush=True)
-    if not arguments.quick or arguments.out:
-        out = arguments.out or RESULTS / f"gpu-{time.strftime('%Y%m%d-%H%M%S')}.json"
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(json.dumps(rows, indent=1) + "\n")
+    if out is not None:
         print(f"written to {out}")
     return int(any(row.get("problem") for row in rows))
+
+
+def _write(out: Path | None, rows: list[dict[str, Any]]) -> None:
+    """Writes what there is: a run that is cut off leaves the rows before."""
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(json.dumps(rows, indent=1) + "\n")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -56,7 +71,12 @@ def _parser() -> argparse.ArgumentParser:
         "--precision", nargs="+", choices=MODES, default=["auto", "fp32"], metavar="MODE",
         help=f"modes to measure, of {', '.join(MODES)} (default: auto fp32)",
     )  # fmt: skip
-    parser.add_argument("--peer", choices=["pyjuice", "none"], default="none")
+    peer = parser.add_mutually_exclusive_group()
+    peer.add_argument("--peer", choices=["pyjuice", "none"], default="none")
+    peer.add_argument(
+        "--peer-from", type=Path, metavar="FILE",
+        help="take PyJuice's figures from an earlier report of the same device",
+    )  # fmt: skip
     parser.add_argument("--rounds", type=int, default=20, help="timed calls of each kind")
     parser.add_argument("--out", type=Path, help="JSON file (default: a new one in bench/results)")
     parser.add_argument(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -54,7 +55,9 @@ def measure(
     state = (jax.tree.map(jnp.copy, params), tx.init(params))
     jax.block_until_ready((state, data))
     begin = time.perf_counter()
-    step = jax.jit(train, donate_argnums=(0, 1)).lower(*state, data).compile()
+    options = juice.compiler_options()
+    step = jax.jit(train, donate_argnums=(0, 1), compiler_options=options)
+    step = step.lower(*state, data).compile()
     state = jax.block_until_ready(step(*state, data))[:2]
     compile_s = program_s + time.perf_counter() - begin
     about = step.memory_analysis()
@@ -64,8 +67,8 @@ def measure(
         + about.temp_size_in_bytes
         - about.alias_size_in_bytes
     )
-    forward = jax.jit(lambda params, x: pc.log_likelihood(params, x, validate=False))
-    both = jax.jit(lambda params, x: pc.log_likelihood_and_flows(params, x, validate=False))
+    forward = jax.jit(partial(pc.log_likelihood, validate=False), compiler_options=options)
+    both = jax.jit(partial(pc.log_likelihood_and_flows, validate=False), compiler_options=options)
 
     def advance() -> None:
         nonlocal state

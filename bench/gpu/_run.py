@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import json
 import time
+import traceback
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -61,20 +64,37 @@ def run(name: str, arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
         peer, problem = None, None
         if arguments.peer == "pyjuice":
             try:
-                peer = _pyjuice.measure(
-                    root, pc.node_params(params), x, arguments.rounds, record="hmm" in name
-                )
+                peer = _pyjuice.measure(root, pc.node_params(params), x, arguments.rounds)
                 print(f"  {_line(name, batch, 'pyjuice', peer)}", flush=True)
             except Exception as error:
+                traceback.print_exc()
                 line = next(iter(str(error).splitlines()), "")
                 problem = f"pyjuice failed: {type(error).__name__}: {line}"
                 print(f"  {problem}", flush=True)
         for mode, measured in ours.items():
             row = _row(pc.with_precision(mode), name, batch, measured, peer)
+            if arguments.peer_from is not None:
+                row |= earlier_peer(arguments.peer_from, row)
             if problem is not None:
                 row["problem"] = problem
             _print_comparison(row)
             yield row
+
+
+def earlier_peer(path: Path, row: dict[str, Any]) -> dict[str, Any]:
+    """What an earlier report has of the peer for a row's workload, batch and device.
+
+    Returns:
+        Its fields `peer_...`, and `peer_from`, the name of the report; nothing if it has none.
+        Log-likelihoods are not compared anew, so there is no `ll_max_abs_diff`.
+    """
+    keys = ("workload", "batch", "device")
+    for earlier in json.loads(path.read_text()):
+        is_valid = "peer_fw_ms" in earlier and not earlier.get("problem")
+        if is_valid and all(earlier[key] == row[key] for key in keys):
+            found = {key: value for key, value in earlier.items() if key.startswith("peer_")}
+            return {"peer_from": path.name} | found
+    return {}
 
 
 def _row(
@@ -145,6 +165,7 @@ def _print_comparison(row: dict[str, Any]) -> None:
             f"{key} {row[f'peer_{key}_ms'] / row[f'{key}_ms']:.2f}x"
             for key in ("fw", "fwbw", "step")
         ]
+    if "ll_max_abs_diff" in row:
         parts.append(f"max |dLL| {row['ll_max_abs_diff']:.1e}")
     if row.get("problem"):
         parts.append(row["problem"])

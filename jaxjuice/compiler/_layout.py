@@ -31,6 +31,10 @@ class _Layer:
         self.steps = steps
         self.quota = quota
         self.shape = _shape(self.units[0])
+        # Elements of a unit, and its flow slots: the distinct ones, unless some unit has no others.
+        places = self.shape[1] * self.shape[3]
+        self.num_elements = max(unit.num_elements for unit in self.units)
+        self.shares_elements = self.num_elements < places
         # Places of the real units in a step; the last steps may keep their padding in front.
         self.lead = np.zeros(len(steps), np.int64)
         self.value_start = np.zeros(len(steps), np.int64)
@@ -49,28 +53,52 @@ class _Layer:
         return self.shape[4]
 
     @property
-    def elements(self) -> int:
-        """Flow slots of one unit."""
-        return self.shape[1] * self.shape[3]
-
-    @property
     def units(self) -> list[SumUnit]:
         return [unit for step in self.steps for unit in step]
 
     def factors(self) -> tuple[np.ndarray, np.ndarray]:
-        """Factor units (-1: none) and offsets, `[steps, quota, blocks, elements, arity]`."""
-        units = self.units
-        arity = max(unit.arity for unit in units)
-        shape = (len(self.steps), self.quota, *units[0].factor_units.shape[:2], arity)
+        """Factor units (-1: none) and offsets, `[steps, quota, num_elements, arity]`."""
+        read = [self._factors(unit) for unit in self.units]
+        arity = max(unit.arity for unit in self.units)
+        shape = (len(self.steps), self.quota, self.num_elements, arity)
         factors, offsets = np.full(shape, -1, np.int64), np.zeros(shape, np.int64)
-        if all(unit.arity == arity for unit in units):
-            factors[self.real] = np.stack([unit.factor_units for unit in units])
-            offsets[self.real] = np.stack([unit.factor_offsets for unit in units])
+        if all(units.shape == shape[2:] for units, _ in read):
+            factors[self.real] = np.stack([units for units, _ in read])
+            offsets[self.real] = np.stack([starts for _, starts in read])
             return factors, offsets
-        for place, unit in zip(np.argwhere(self.real), units, strict=True):
-            factors[tuple(place)][..., : unit.arity] = unit.factor_units
-            offsets[tuple(place)][..., : unit.arity] = unit.factor_offsets
+        for place, (units, starts) in zip(np.argwhere(self.real), read, strict=True):
+            own = (*place, slice(units.shape[0]), slice(units.shape[1]))
+            factors[own], offsets[own] = units, starts
         return factors, offsets
+
+    def _factors(self, unit: SumUnit) -> tuple[np.ndarray, np.ndarray]:
+        if self.shares_elements or unit.num_blocks == 1:
+            return unit.factor_units, unit.factor_offsets
+        every = unit.selection.reshape(-1)
+        return unit.factor_units[every], unit.factor_offsets[every]
+
+    def selection(self) -> tuple[np.ndarray, np.ndarray] | tuple[None, None]:
+        """`selection` and `selected_by` of a `SumLayer`."""
+        blocks, size = self.shape[1], self.shape[3]
+        if blocks == 1:
+            return None, None
+        places = blocks * size
+        grid = (len(self.steps), self.quota)
+        selection = np.tile(np.arange(places, dtype=np.int32) % self.num_elements, (*grid, 1))
+        if self.shares_elements:
+            selection[self.real] = np.stack([unit.selection.reshape(-1) for unit in self.units])
+        chosen = selection[self.real]
+        elements = np.flatnonzero(self.real)[:, None] * self.num_elements + chosen
+        selected_by = _lists(
+            elements.reshape(-1),
+            np.tile(np.arange(places), len(chosen)),
+            int(np.prod(grid)) * self.num_elements,
+            fill=places,
+        )
+        return (
+            selection.reshape(*grid, blocks, size),
+            selected_by.reshape(*grid, self.num_elements, -1),
+        )
 
     def grid(self) -> np.ndarray:
         """Unit indices `[steps, quota]`, -1 where padded."""
@@ -82,7 +110,7 @@ class _Layer:
 
 
 def _shape(unit: SumUnit) -> tuple[int, int, int, int, int]:
-    return unit.num_nodes, unit.num_blocks, unit.block_nodes, unit.num_elements, unit.width
+    return unit.num_nodes, unit.num_blocks, unit.block_nodes, unit.block_elements, unit.width
 
 
 def _arity_class(arity: int) -> int:
@@ -184,7 +212,8 @@ class _Layout:
         self.sums = [unit for unit in self.units if isinstance(unit, SumUnit)]
         place = {unit.index: i for i, unit in enumerate(self.sums)}
         keys: dict[tuple, int] = {}
-        classes, work, dependencies = [], [], []
+        classes, dependencies = [], []
+        work: list[float] = []
         for unit in self.sums:
             read = set(unit.factor_units.ravel().tolist()) - {-1}
             dependencies.append([place[i] for i in sorted(read) if i in place])
@@ -192,12 +221,12 @@ class _Layout:
             key = (*_shape(unit), _arity_class(unit.arity), arrays)
             if key not in keys:
                 keys[key] = len(keys)
-                reads = unit.num_children * (_arity_class(unit.arity) + 1)
-                # A value read costs about as much as 32 multiplications on every machine tried.
-                work.append(
-                    unit.num_nodes * unit.num_children
-                    + 32.0 * (unit.num_blocks * reads + unit.num_nodes)
-                )
+                work.append(0.0)
+            reads = unit.num_elements * unit.width * (_arity_class(unit.arity) + 1)
+            # A value read costs about as much as 32 multiplications on every machine tried.
+            cost = unit.num_nodes * unit.num_children + 32.0 * (reads + unit.num_nodes)
+            # Units are padded to the most elements of their layer.
+            work[keys[key]] = max(work[keys[key]], cost)
             classes.append(keys[key])
         return schedule(classes, dependencies, work)
 
@@ -260,7 +289,7 @@ class _Layout:
             start = self.flow_slots.setdefault(layer.width, 1)
             layer.flow_start[r] = start
             real = int(layer.lead[r]) + len(layer.steps[r])
-            self.flow_slots[layer.width] = start + real * layer.elements
+            self.flow_slots[layer.width] = start + real * layer.num_elements
         _add_slack(self.flow_slots, stages, lambda layer: layer.width, -1)
 
     def _collect_references(self, stages) -> None:
@@ -272,8 +301,8 @@ class _Layout:
         found = [_references(root.factor_units, root.factor_offsets, root.width, slots)]
         for layer in (layer for stage in stages for layer in stage):
             factors, offsets = layer.factors()
-            own = np.arange(layer.quota * layer.elements).reshape(factors.shape[1:4])
-            slots = layer.flow_start.reshape(-1, 1, 1, 1, 1) + own[None, ..., None]
+            own = np.arange(layer.quota * layer.num_elements).reshape(factors.shape[1:3])
+            slots = layer.flow_start.reshape(-1, 1, 1, 1) + own[None, ..., None]
             slots = np.broadcast_to(slots, factors.shape)
             found.append(_references(factors, offsets, layer.width, slots))
         references = np.concatenate(found)
@@ -283,13 +312,15 @@ class _Layout:
 
     def _sum_layer(self, layer: _Layer) -> SumLayer:
         grid = layer.grid()
-        _, blocks, block_nodes, elements, width = layer.shape
+        _, blocks, block_nodes, block_elements, width = layer.shape
         factors, offsets = layer.factors()
+        selection, selected_by = layer.selection()
         pieces, parents = self._parent_tables(grid)
         return SumLayer(
             num_blocks=blocks,
             block_nodes=block_nodes,
-            num_elements=elements,
+            num_elements=layer.num_elements,
+            block_elements=block_elements,
             width=width,
             quota=layer.quota,
             children=self._child_tables(factors, offsets, width),
@@ -298,6 +329,8 @@ class _Layout:
             value_start=layer.value_start.astype(np.int32),
             flow_start=layer.flow_start.astype(np.int32),
             weights=WeightRows(layer.group, layer.kind, layer.rows, layer.real),
+            selection=selection,
+            selected_by=selected_by,
         )
 
     def _child_tables(self, factors, offsets, width: int) -> dict[int, SlotTable]:
@@ -394,7 +427,7 @@ def _add_slack(slots: dict[int, int], stages, width, direction: int) -> None:
     ends: dict[int, int] = {}
     for r, layer in _steps(stages):
         start = layer.value_start[r] if direction > 0 else layer.flow_start[r]
-        step = layer.quota * (1 if direction > 0 else layer.elements)
+        step = layer.quota * (1 if direction > 0 else layer.num_elements)
         ends[width(layer)] = max(ends.get(width(layer), 0), int(start) + step)
     for key, end in ends.items():
         slots[key] = max(slots[key], end)
@@ -433,17 +466,21 @@ def _references(factors, offsets, width: int, slots) -> np.ndarray:
 
 def _padded_table(rows, slots, offsets, shape: tuple[int, ...]) -> SlotTable:
     """Lists of slots by row (`rows`, flat in `shape`), padded with slot 0 to the longest."""
+    count = int(np.prod(shape))
+    table = _lists(rows, slots, count).reshape(*shape, -1)
+    if offsets is None:
+        return SlotTable(table, None)
+    return SlotTable(table, _lists(rows, offsets, count).reshape(*shape, -1))
+
+
+def _lists(rows: np.ndarray, items: np.ndarray, count: int, fill: int = 0) -> np.ndarray:
+    """The `items` of every row, in order: int32 `[count, most]`, `fill` where there are fewer."""
     order = np.argsort(rows, kind="stable")
-    rows, slots = rows[order], slots[order]
+    rows = rows[order]
     rank = np.arange(len(rows)) - np.searchsorted(rows, rows)
-    most = int(rank.max()) + 1
-    table = np.zeros((int(np.prod(shape)), most), np.int32)
-    table[rows, rank] = slots
-    if offsets is not None:
-        starts = np.zeros_like(table)
-        starts[rows, rank] = offsets[order]
-        return SlotTable(table.reshape(*shape, most), starts.reshape(*shape, most))
-    return SlotTable(table.reshape(*shape, most), None)
+    table = np.full((count, int(rank.max()) + 1), fill, np.int32)
+    table[rows, rank] = items[order]
+    return table
 
 
 def _leaf_sources(units: Sequence[Unit]) -> tuple[list[InputNodes], np.ndarray]:

@@ -52,17 +52,25 @@ class SumLayer:
 
     Attributes:
         num_blocks, block_nodes: a unit has `num_blocks * block_nodes` nodes; every block has a
-            product of its own, with its own children.
-        num_elements, width: children of a block are `num_elements` runs of `width` nodes.
-        children: by width of the value array, the factors, slots `[R, quota, blocks, elements, n]`.
+            product of its own.
+        num_elements, width: a unit reads up to `num_elements` distinct runs of `width` nodes.
+        block_elements: how many of them are the children of one block.
+        children: by width of the value array, the factors, slots `[R, quota, num_elements, n]`.
         parents: by width of the flow array, the elements that a unit is a factor of, slots
             `[R, quota, pieces, n]`; a unit is cut into `pieces` equal runs.
         value_start, flow_start: int32 `[R]`, the first slot that a step writes.
+        weights: the parameters.
+        selection: int32 `[R, quota, num_blocks, block_elements]`, which elements are the children
+            of each block; None where there is one block, which reads all.
+        selected_by: int32 `[R, quota, num_elements, n]`, where in a unit's `selection` (its blocks
+            one after the other) an element is; `num_blocks * block_elements` where there are fewer
+            than n places. None where `selection` is.
     """
 
     num_blocks: int
     block_nodes: int
     num_elements: int
+    block_elements: int
     width: int
     quota: int
     children: dict[int, SlotTable]
@@ -71,6 +79,8 @@ class SumLayer:
     value_start: np.ndarray
     flow_start: np.ndarray
     weights: WeightRows
+    selection: np.ndarray | None = None
+    selected_by: np.ndarray | None = None
 
     @property
     def num_nodes(self) -> int:
@@ -78,7 +88,13 @@ class SumLayer:
 
     @property
     def num_children(self) -> int:
-        return self.num_elements * self.width
+        """Children of a node."""
+        return self.block_elements * self.width
+
+    @property
+    def shares_elements(self) -> bool:
+        """Whether blocks read elements of others; if not, each the next `block_elements`."""
+        return self.num_elements < self.num_blocks * self.block_elements
 
     @property
     def num_steps(self) -> int:
@@ -186,7 +202,8 @@ class Program:
         real = int(layer.weights.real.sum())
         padded = layer.num_steps * layer.quota / real - 1
         blocks = f"{layer.num_blocks} x " if layer.num_blocks > 1 else ""
-        children = f"{layer.num_elements} x {layer.width}"
+        shared = f" of {layer.num_elements}" if layer.shares_elements else ""
+        children = f"{layer.block_elements}{shared} x {layer.width}"
         tied = " tied" if layer.weights.kind in ("fixed", "gather") else ""
         group = self.sum_groups[layer.weights.group]
         return (

@@ -38,30 +38,37 @@ class SumUnit(Unit):
 
     Attributes:
         width: nodes per element.
-        factor_units: int `[num_blocks, num_elements, arity]`, unit indices, -1 where an element has
-            fewer factors.
+        factor_units: int `[num_elements, arity]`, unit indices of the distinct elements of all
+            blocks, -1 where an element has fewer factors.
         factor_offsets: the same shape; where in that unit the run of `width` nodes starts.
+        selection: int `[num_blocks, block_elements]`, ascending: which elements each block reads.
         edges: for every block, int `[node blocks, child blocks]`: the columns of `vector.edge_ids`
             whose parameters it multiplies, in the order in which it reads the children.
     """
 
     num_blocks: int = 1
     width: int = 1
-    factor_units: np.ndarray = field(default_factory=lambda: np.zeros((1, 0, 0), np.int64))
-    factor_offsets: np.ndarray = field(default_factory=lambda: np.zeros((1, 0, 0), np.int64))
+    factor_units: np.ndarray = field(default_factory=lambda: np.zeros((0, 0), np.int64))
+    factor_offsets: np.ndarray = field(default_factory=lambda: np.zeros((0, 0), np.int64))
+    selection: np.ndarray = field(default_factory=lambda: np.zeros((1, 0), np.int64))
     edges: tuple[np.ndarray, ...] = ()
 
     @property
     def num_elements(self) -> int:
-        return self.factor_units.shape[1]
+        return self.factor_units.shape[0]
 
     @property
     def arity(self) -> int:
-        return self.factor_units.shape[2]
+        return self.factor_units.shape[1]
+
+    @property
+    def block_elements(self) -> int:
+        return self.selection.shape[1]
 
     @property
     def num_children(self) -> int:
-        return self.num_elements * self.width
+        """Children of a node."""
+        return self.block_elements * self.width
 
     @property
     def block_nodes(self) -> int:
@@ -105,7 +112,8 @@ class UnitTable:
             elif isinstance(vector, SumNodes):
                 self._add_sum(vector)
         pieces = self._pieces_of(root)
-        self.root = self._elements(pieces, [(0, root.num_nodes)])
+        width = int(np.gcd.reduce(_cuts(pieces.bounds, 0, root.num_nodes)))
+        self.root = _elements(pieces, np.arange(0, root.num_nodes, width), width)
 
     def units_of(self, vector: CircuitNodes) -> list[Unit]:
         """The units that hold `vector`, in the order of its nodes."""
@@ -133,7 +141,7 @@ class UnitTable:
             self._append(vector, i * vector.block_size, vector.block_size, [block])
 
     def _append(self, vector, start, num_nodes, blocks, *, merged=None) -> None:
-        parts = self._split(vector, blocks)
+        elements, selection = self._split(vector, blocks)
         key = (vector.get_source(), start)
         edges = self._edges.get(key)
         if edges is None:
@@ -149,37 +157,40 @@ class UnitTable:
                 vector,
                 start,
                 num_nodes,
-                num_blocks=len(parts),
-                width=parts[0].width,
-                factor_units=np.stack([part.factor_units for part in parts]),
-                factor_offsets=np.stack([part.factor_offsets for part in parts]),
+                num_blocks=len(selection),
+                width=elements.width,
+                factor_units=elements.factor_units,
+                factor_offsets=elements.factor_offsets,
+                selection=selection,
                 edges=edges,
             )
         )
 
-    def _split(self, vector: SumNodes, blocks) -> list[Elements]:
-        """The elements of every node block of `vector`, all of one width."""
+    def _split(self, vector: SumNodes, blocks) -> tuple[Elements, np.ndarray]:
+        """The distinct elements of equal blocks of `vector`, and each block's selection.
+
+        The edges alone decide what is distinct, and in which order, so that tied copies agree.
+        """
         size = vector.ch_block_size
         pieces = _concatenate([self._pieces_of(child) for child in vector.chs])
         lengths = pieces.bounds[1:] - pieces.bounds[:-1]
         if len(blocks) == 1 and len(blocks[0][0]) * size == pieces.bounds[-1]:
             if (lengths == lengths[0]).all():  # all of the children, as they are stored
-                return [Elements(pieces.units, pieces.offsets, int(lengths[0]))]
+                elements = Elements(pieces.units, pieces.offsets, int(lengths[0]))
+                return elements, np.arange(len(pieces.units))[None]
         runs = [_runs(children, size) for children, _ in blocks]
         width = 0
         for block_runs in runs:
             for start, stop in block_runs:
                 width = int(np.gcd.reduce(_cuts(pieces.bounds, start, stop), initial=width))
-        return [self._elements(pieces, block_runs, width) for block_runs in runs]
-
-    def _elements(self, pieces: _Pieces, runs, width: int | None = None) -> Elements:
-        if width is None:
-            width = int(np.gcd.reduce(np.concatenate([_cuts(pieces.bounds, *run) for run in runs])))
-        starts = np.concatenate([np.arange(start, stop, width) for start, stop in runs])
-        piece = np.searchsorted(pieces.bounds, starts, side="right") - 1
-        units = pieces.units[piece]
-        offsets = pieces.offsets[piece] + (starts - pieces.bounds[piece])[:, None]
-        return Elements(units, np.where(units < 0, 0, offsets), width)
+        starts = np.stack(
+            [
+                np.concatenate([np.arange(start, stop, width) for start, stop in block_runs])
+                for block_runs in runs
+            ]
+        )
+        distinct, selection = np.unique(starts, return_inverse=True)
+        return _elements(pieces, distinct, width), selection.reshape(starts.shape)
 
     def _pieces_of(self, vector: CircuitNodes) -> _Pieces:
         found = self._pieces.get(vector)
@@ -215,6 +226,14 @@ class UnitTable:
         follows = (np.diff(units, axis=0) == 0) & (np.diff(offsets, axis=0) == 1)
         starts = np.concatenate([[0], 1 + np.flatnonzero(~follows.all(axis=1))])
         return _Pieces(np.append(starts, n), units[starts], offsets[starts])
+
+
+def _elements(pieces: _Pieces, starts: np.ndarray, width: int) -> Elements:
+    """The elements that start at the nodes `starts`."""
+    piece = np.searchsorted(pieces.bounds, starts, side="right") - 1
+    units = pieces.units[piece]
+    offsets = pieces.offsets[piece] + (starts - pieces.bounds[piece])[:, None]
+    return Elements(units, np.where(units < 0, 0, offsets), width)
 
 
 def _child_blocks(vector: SumNodes) -> list[tuple[np.ndarray, np.ndarray]]:

@@ -13,14 +13,17 @@ from jaxtyping import Array, PRNGKeyArray
 
 from jaxjuice._errors import ParameterError, StructureError
 from jaxjuice.distributions._types import (
+    CategoryTable,
     Constants,
     LeafArrays,
     LeafFlows,
+    Legal,
     LogProbs,
     NodeIndices,
     Observations,
     ParamIds,
     Scalar,
+    WholeNumbers,
 )
 
 
@@ -256,6 +259,26 @@ class Distribution(abc.ABC):
         Returns:
             `[V, B, K]` in the dtype of the parameters (families without parameters: JAX's default).
         """
+
+    def lookup(
+        self, leaf: LeafGroup, x: Observations
+    ) -> tuple[CategoryTable, WholeNumbers, Legal] | None:
+        """The probability of every sample as a row of a table, where the family is one.
+
+        A family that returns a table must have the one statistic "counts" of shape `[C]`, the flow
+        of every category. GPUs then read the rows where sums need them, in place of `log_prob`, and
+        count flows where these lie, in place of `statistics`.
+
+        Args:
+            leaf: the leaves.
+            x: their variables, any numeric dtype.
+
+        Returns:
+            Probabilities `[P, C, K]`, the category of every sample, int32 `[V, B]` below C, and
+            whether it is legal, bool `[V, B]`; or None.
+        """
+        del leaf, x
+        return None
 
     @abc.abstractmethod
     def statistics(self, leaf: LeafGroup, x: Observations, flows: LeafFlows) -> LeafArrays:

@@ -14,13 +14,16 @@ from jaxjuice.distributions._base import Distribution, LeafGroup
 from jaxjuice.distributions._checks import normalized_probs, positive_int
 from jaxjuice.distributions._numerics import log_probability
 from jaxjuice.distributions._types import (
+    CategoryTable,
     Constants,
     LeafArrays,
     LeafFlows,
+    Legal,
     LogProbs,
     NodeIndices,
     Observations,
     Scalar,
+    WholeNumbers,
 )
 from jaxjuice.distributions._values import nan_where_illegal, whole_number_problem, whole_numbers
 
@@ -81,6 +84,9 @@ class Categorical(Distribution):
         category, legal = whole_numbers(x, self.num_cats - 1)
         log_probs = categories.log_rows(leaf, leaf.params["probs"], category)
         return nan_where_illegal(log_probs, legal)
+
+    def lookup(self, leaf: LeafGroup, x: Observations) -> tuple[CategoryTable, WholeNumbers, Legal]:
+        return leaf.params["probs"], *whole_numbers(x, self.num_cats - 1)
 
     def statistics(self, leaf: LeafGroup, x: Observations, flows: LeafFlows) -> LeafArrays:
         category, legal = whole_numbers(x, self.num_cats - 1)

@@ -12,7 +12,13 @@ _UNROLLED_READS = 16
 
 
 def read_runs(
-    array: jax.Array, slots: jax.Array, offsets: jax.Array | None, width: int
+    array: jax.Array,
+    slots: jax.Array,
+    offsets: jax.Array | None,
+    width: int,
+    *,
+    batch_axis: int = 1,
+    factors: jax.Array | None = None,
 ) -> jax.Array:
     """Sums of runs of nodes.
 
@@ -21,33 +27,41 @@ def read_runs(
         slots: int32 `[X, C, n]`, all in range.
         offsets: int32 `[X, C, n]`, where each run starts in its slot; None when `width` is K.
         width: length of a run.
+        batch_axis: 1 where the runs of an entry are to lie side by side, as one operand of a
+            product; 2 where each is to be a slot.
+        factors: `[X, C, n, B]`, what each run is multiplied by (with `batch_axis` 2).
 
     Returns:
-        `[X, B, C, width]`, summed over n. The batch comes second, so that the runs of an entry lie
-        side by side and are one operand of a product.
+        `[X, B, C, width]` or, with `batch_axis` 2, `[X, C, B, width]`; summed over n.
     """
     axes = (0,) if offsets is None else (0, 2)
     numbers = lax.GatherDimensionNumbers(
-        offset_dims=(1, 3), collapsed_slice_dims=(0,), start_index_map=axes
+        offset_dims=(batch_axis, 3), collapsed_slice_dims=(0,), start_index_map=axes
     )
     index = slots[..., None] if offsets is None else jnp.stack([slots, offsets], axis=-1)
 
     def read(j) -> jax.Array:
         sizes = (1, array.shape[1], width)
-        return lax.gather(array, index[:, :, j], numbers, sizes, mode="promise_in_bounds")
+        runs = lax.gather(array, index[:, :, j], numbers, sizes, mode="promise_in_bounds")
+        return runs if factors is None else runs * factors[:, :, j, :, None]
 
     return _add_reads(read, slots.shape[2])
 
 
-def read_scales(scales: jax.Array, slots: jax.Array) -> jax.Array:
-    """`scales` `[S, B]` at `slots` `[X, C, n]`, summed over n: `[X, B, C]`."""
+def read_scales(scales: jax.Array, slots: jax.Array, *, batch_axis: int = 1) -> jax.Array:
+    """`scales` `[S, B]` at `slots` `[X, C, n]`, summed over n.
+
+    Returns:
+        `[X, B, C]` or, with `batch_axis` 2, `[X, C, B]`.
+    """
     numbers = lax.GatherDimensionNumbers(
         offset_dims=(3,), collapsed_slice_dims=(0,), start_index_map=(0,)
     )
     # One gather for all reads: a kernel for each would cost more to compile than to run.
     sizes = (1, scales.shape[1])
     reads = lax.gather(scales, slots[..., None], numbers, sizes, mode="promise_in_bounds")
-    return reads.sum(2).swapaxes(1, 2)
+    total = reads.sum(2)
+    return total.swapaxes(1, 2) if batch_axis == 1 else total
 
 
 def _add_reads(read: Callable[[Any], jax.Array], count: int) -> jax.Array:

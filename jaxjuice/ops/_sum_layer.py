@@ -1,4 +1,4 @@
-"""Sum layers in log space, one product for each of X blocks of nodes.
+"""Sum layers in log space, one product for each block of nodes.
 
 Letters as everywhere: e child values (log), p = exp(e - m), s = sum_j theta_j p_j, v node values,
 f node flows, q = f / s. A value is kept as `relative + scale` with one scale a sample and slot, so
@@ -6,6 +6,10 @@ that log-likelihoods of thousands of nats lose no digits in the flows.
 
 The shift m is one for all nodes that share children, so that they share a product. A child more
 than about 87 nats (float32; 700 in float64) below the largest of them counts as impossible.
+
+Where the nb blocks of a unit read some of E elements, every element is exponentiated once, with a
+shift m of its own, and a block scales those that it selects to the largest of these, M: a block
+may lie hundreds of nats below what only others read.
 """
 
 from dataclasses import dataclass
@@ -13,8 +17,11 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax import lax
 
 from jaxjuice.ops._precision import dot
+from jaxjuice.ops._slots import read_runs, read_scales
 
 
 @dataclass(frozen=True)
@@ -68,11 +75,70 @@ def exponentiate(
         e = e + (scale - shift[..., None])[..., None]
     e = e.reshape(blocks, batch, elements * width)
     # Where all children are -inf the shift is arbitrary but finite, so that e - m stays -inf.
-    m = jnp.max(e, axis=-1, initial=_LOWEST)
-    e = e - m[..., None]
-    if not propagation.is_max:
-        e = jnp.exp(e if propagation.algorithm == "LL" else e * _alpha(e, propagation))
-    return e, shift + m
+    m = shift + jnp.max(e, axis=-1, initial=_LOWEST)
+    # At thousands of nats m is rounded. p is relative to the rounded m, so the rounding cancels
+    # and does not add up with depth.
+    return _exp(e - (m - shift)[..., None], propagation), m
+
+
+def exponentiate_elements(
+    e: jax.Array, scale: jax.Array, propagation: Propagation
+) -> tuple[jax.Array, jax.Array]:
+    """`exponentiate` with a shift for each element.
+
+    Args:
+        e: `[X, E, B, w]`, relative values of E elements of w children.
+        scale: `[X, E, B]`, their scales.
+        propagation: as in `exponentiate`.
+
+    Returns:
+        p `[X, E, B, w]` and the shifts m `[X, E, B]` (scale included, and finite).
+    """
+    m = scale + jnp.max(e, axis=-1, initial=_LOWEST)
+    # At thousands of nats m is rounded, so e - m is taken of the m that the blocks will see.
+    return _exp(e - (m - scale)[..., None], propagation), m
+
+
+def block_shifts(m: jax.Array, selection: jax.Array) -> jax.Array:
+    """The largest shift of the elements that each block selects.
+
+    Args:
+        m: `[X, E, B]` as `exponentiate_elements` returns it.
+        selection: int32 `[X, nb, C]`, the elements that each of nb blocks reads.
+
+    Returns:
+        M `[X, nb, B]`.
+    """
+    units, blocks, _ = selection.shape
+    return _select_shifts(m, selection).max(2).reshape(units, blocks, m.shape[2])
+
+
+def select_elements(
+    p: jax.Array,
+    m: jax.Array,
+    block_shift: jax.Array,
+    selection: jax.Array,
+    propagation: Propagation,
+) -> jax.Array:
+    """The operands of the blocks' products: exp(e - M), or for "MPE" e - M.
+
+    Args:
+        p, m: `[X, E, B, w]` and `[X, E, B]` as `exponentiate_elements` returns them.
+        block_shift: M `[X, nb, B]` as `block_shifts` returns it.
+        selection: int32 `[X, nb, C]`.
+        propagation: as in `exponentiate`.
+
+    Returns:
+        `[X * nb, B, C * w]`, what `exponentiate` returns where blocks have elements of their own.
+    """
+    units, elements, batch, width = p.shape
+    _, blocks, size = selection.shape
+    slots = _selected_slots(selection, elements)
+    chosen = read_runs(p.reshape(units * elements, batch, width), slots, None, width)
+    below = _select_shifts(m, selection) - block_shift.reshape(units * blocks, batch, 1)
+    ratio = _exp(below, propagation)[..., None]
+    chosen = chosen + ratio if propagation.is_max else chosen * ratio
+    return chosen.reshape(units * blocks, batch, size * width)
 
 
 def sum_layer_forward(
@@ -149,16 +215,77 @@ def sum_layer_backward(
         x, b = _row_indices(factor)
         flows = jnp.zeros_like(q, shape=(*q.shape[:2], weights.shape[2]))
         return flows.at[x, b, factor].add(q)
-    back = dot(
-        q,
-        _powered(weights, propagation),
-        ((2,), (1,)),
-        batch=((0,), (0,)),
-        precision=precision,
-        role="backward",
-        num_samples=q.shape[1],
-    )
-    return factor * back
+    return factor * flows_back(q, weights, propagation, precision)
+
+
+def shared_elements_backward(
+    factor: jax.Array,
+    m: jax.Array | None,
+    block_shift: jax.Array,
+    q: jax.Array,
+    weights: jax.Array,
+    selected_by: jax.Array,
+    width: int,
+    propagation: Propagation,
+    precision: str,
+) -> jax.Array:
+    """`sum_layer_backward` where blocks share elements.
+
+    Args:
+        factor, m: p `[X, E, B, w]` and m `[X, E, B]` as `exponentiate_elements` returns them, or
+            for "MPE" what `choose_children` returns, and None.
+        block_shift: M `[X, nb, B]` as `block_shifts` returns it.
+        q: `[X * nb, B, M]` as `flow_ratio` returns it.
+        weights: theta `[X * nb, M, C * w]`.
+        selected_by: int32 `[X, E, n]`, as in `add_selected`.
+        width: w.
+
+    Returns:
+        Element flows `[X, E, B, w]`.
+    """
+    if m is None:
+        flows = sum_layer_backward(factor, q, weights, propagation, precision)
+        return add_selected(flows, selected_by, width)
+    back = flows_back(q, weights, propagation, precision)
+    return factor * add_selected(back, selected_by, width, (m, block_shift), propagation)
+
+
+def add_selected(
+    flows: jax.Array,
+    selected_by: jax.Array,
+    width: int,
+    shifts: tuple[jax.Array, jax.Array] | None = None,
+    propagation: Propagation = LL,
+) -> jax.Array:
+    """Sums what the blocks have for the elements that they select.
+
+    Args:
+        flows: `[X * nb, B, C * w]`.
+        selected_by: int32 `[X, E, n]`, the places k * C + c where block k selects an element as its
+            child c; nb * C where there are fewer than n.
+        width: w.
+        shifts: m `[X, E, B]` and M `[X, nb, B]`; what comes from block k is multiplied by
+            exp(m - M_k).
+        propagation: "GeneralLL" takes alpha times that exponent.
+
+    Returns:
+        `[X, E, B, w]`.
+    """
+    units, elements, reads = selected_by.shape
+    batch, size = flows.shape[1], flows.shape[2] // width
+    blocks = len(flows) // units
+    block = jnp.minimum(lax.div(selected_by, np.int32(size)), np.int32(blocks - 1))
+    slots = jnp.arange(units, dtype=jnp.int32)[:, None, None] * np.int32(blocks) + block
+    offsets = lax.rem(selected_by, np.int32(size)) * np.int32(width)
+    real = (selected_by < blocks * size)[..., None]
+    ratio = jnp.ones_like(flows, shape=(units, elements, reads, batch))
+    if shifts is not None:
+        m, block_shift = shifts
+        every = slots.reshape(units, elements * reads, 1)
+        above = read_scales(block_shift.reshape(units * blocks, batch), every, batch_axis=2)
+        ratio = _exp(m[:, :, None] - above.reshape(ratio.shape), propagation)
+    factors = jnp.where(real, ratio, jnp.zeros_like(ratio))
+    return read_runs(flows, slots, offsets, width, batch_axis=2, factors=factors)
 
 
 def sum_layer_weight_gradient(
@@ -196,6 +323,41 @@ def sum_layer_weight_gradient(
     positive = weights > 0
     safe = jnp.where(positive, weights, jnp.ones_like(weights))
     return jnp.where(positive, gradient * safe**power, jnp.zeros_like(gradient))
+
+
+def _selected_slots(selection: jax.Array, elements: int) -> jax.Array:
+    """`[X * nb, C, 1]`, the places of the selected in `[X * elements, ...]`."""
+    units, blocks, size = selection.shape
+    first = jnp.arange(units, dtype=jnp.int32) * np.int32(elements)
+    return (first[:, None, None] + selection).reshape(units * blocks, size, 1)
+
+
+def _select_shifts(m: jax.Array, selection: jax.Array) -> jax.Array:
+    """`[X * nb, B, C]`."""
+    units, elements, batch = m.shape
+    slots = _selected_slots(selection, elements)
+    return read_scales(m.reshape(units * elements, batch), slots)
+
+
+def flows_back(
+    q: jax.Array, weights: jax.Array, propagation: Propagation, precision: str
+) -> jax.Array:
+    """q theta `[X, B, N]`."""
+    return dot(
+        q,
+        _powered(weights, propagation),
+        ((2,), (1,)),
+        batch=((0,), (0,)),
+        precision=precision,
+        role="backward",
+        num_samples=q.shape[1],
+    )
+
+
+def _exp(e: jax.Array, propagation: Propagation) -> jax.Array:
+    if propagation.is_max:
+        return e
+    return jnp.exp(e if propagation.algorithm == "LL" else e * _alpha(e, propagation))
 
 
 def _alpha(like: jax.Array, propagation: Propagation) -> jax.Array:

@@ -15,16 +15,20 @@ from jax import Array, lax
 
 from jaxjuice import ops
 from jaxjuice.compiler import SumLayer
-from jaxjuice.passes._forward import Saved, Values
+from jaxjuice.passes._forward import Saved, Values, block_corrections
 from jaxjuice.passes._walk import (
     Arrays,
     Walk,
+    flat_entries,
     layer_inputs,
     layer_weights,
     leaf_tables,
+    parameter_copies,
     read_flows,
     run_stage,
     split_blocks,
+    split_elements,
+    stack_entries,
 )
 
 
@@ -69,7 +73,7 @@ def backward(
     finished = lax.optimization_barrier((values, flows))
     for stage, kept in zip(program.stages, saved, strict=True):
         for layer, more in zip(stage, kept, strict=True):
-            for rows, copies in _copies(layer):
+            for rows, copies in parameter_copies(layer):
                 q, factor = _factors(walk, layer, finished, more, copies.reshape(-1))
                 gradients.add(walk, layer, rows, copies.shape[1], q, factor)
     leaf_flows = [
@@ -95,33 +99,33 @@ def _run_layer(
     v = lax.dynamic_slice_in_dim(
         values.relative[layer.num_nodes], table["value_start"], layer.quota
     )
-    q = _flow_ratio(walk, layer, v, flows, table["parents"], table["saved"].correction)
+    saved: Saved = table["saved"]
+    q = _flow_ratio(walk, layer, v, flows, table["parents"], saved.block_shift)
     # All reads of the flows end here, or XLA would keep a copy of the array for a second one.
     q, flows = lax.optimization_barrier((q, flows))
-    element_flows = ops.sum_layer_backward(
-        table["saved"].factor, q, theta, walk.propagation, walk.precision
-    )
     w = layer.width
+    rule = walk.propagation, walk.precision
+    if layer.shares_elements:
+        assert saved.block_shift is not None
+        shifts = saved.shift, saved.block_shift
+        element_flows = ops.shared_elements_backward(
+            saved.factor, *shifts, q, theta, table["selected_by"], w, *rule
+        )
+    else:
+        element_flows = ops.sum_layer_backward(saved.factor, q, theta, *rule)
     update = split_elements(layer, element_flows)
     return {**flows, w: ops.write_slots(flows[w], update, table["flow_start"])}
 
 
-def _flow_ratio(walk: Walk, layer: SumLayer, v: Array, flows: Arrays, parents, correction) -> Array:
+def _flow_ratio(
+    walk: Walk, layer: SumLayer, v: Array, flows: Arrays, parents, block_shift: Array | None
+) -> Array:
     """q `[units * blocks, B, M]` of units with values `v` `[units, B, blocks * M]`."""
     f = read_flows(flows, parents, len(v), layer.num_nodes, layer.pieces)
     v = split_blocks(layer, v)
-    if correction is not None:
-        v = v - correction[..., None]
+    if block_shift is not None:
+        v = v - block_corrections(block_shift)
     return ops.flow_ratio(v, split_blocks(layer, f), walk.propagation)
-
-
-def split_elements(layer: SumLayer, flows: Array) -> Array:
-    """Element flows `[X, B, N]` as slots `[X * elements, B, width]`."""
-    if layer.num_elements == 1:
-        return flows
-    blocks, batch, _ = flows.shape
-    flows = flows.reshape(blocks, batch, layer.num_elements, layer.width).transpose(0, 2, 1, 3)
-    return flows.reshape(blocks * layer.num_elements, batch, layer.width)
 
 
 class _Gradients:
@@ -137,7 +141,7 @@ class _Gradients:
         """From factors `[len(rows) * copies * blocks, B, ...]`: tied copies are more samples."""
         theta = self.weights[layer.weights.group]
         own = theta if np.array_equal(rows, np.arange(len(theta))) else theta[rows]
-        q, factor = (_stack_copies(layer, x, len(rows), copies) for x in (q, factor))
+        q, factor = (stack_entries(x, len(rows), copies) for x in (q, factor))
         more = ops.sum_layer_weight_gradient(
             q, factor, _flat(own), walk.propagation, walk.precision
         )
@@ -146,18 +150,6 @@ class _Gradients:
             more = jnp.zeros_like(theta).at[rows].add(more)
         group = layer.weights.group
         self.by_group[group] = self.by_group[group] + more if group in self.by_group else more
-
-
-def _choose(layer: SumLayer, x: Array, entries: np.ndarray) -> Array:
-    """Entries of `[entries * blocks, B, ...]`; zeros for -1."""
-    count = len(x) // layer.num_blocks
-    if np.array_equal(entries, np.arange(count)):
-        return x
-    chosen = x.reshape(count, layer.num_blocks, *x.shape[1:])[entries]
-    if (entries < 0).any():
-        real = jnp.asarray((entries >= 0).reshape(-1, *[1] * (chosen.ndim - 1)))
-        chosen = jnp.where(real, chosen, jnp.zeros_like(chosen))
-    return chosen.reshape(len(entries) * layer.num_blocks, *x.shape[1:])
 
 
 def _factors(
@@ -177,9 +169,25 @@ def _factors(
     slots = _value_slots(layer)[entries]
     parents = lax.optimization_barrier(jax.tree.map(jnp.asarray, parents))
     v = _take_slots(values.relative[layer.num_nodes], slots)
-    factor, correction = (None if x is None else _choose(layer, _flat(x), entries) for x in saved)
+    factor, shift, block_shift = (
+        None if x is None else _take_saved(layer, x, entries) for x in saved
+    )
     assert factor is not None
-    return _flow_ratio(walk, layer, v, flows, parents, correction), factor
+    q = _flow_ratio(walk, layer, v, flows, parents, block_shift)
+    if shift is not None and block_shift is not None:
+        assert layer.selection is not None
+        selection = _flat(layer.selection)[entries]
+        selection = lax.optimization_barrier(jnp.asarray(selection))
+        factor = ops.select_elements(factor, shift, block_shift, selection, walk.propagation)
+    return q, factor
+
+
+def _take_saved(layer: SumLayer, x: Array, entries: np.ndarray) -> Array:
+    """Entries of `[R, quota * n, ...]`, zeros for -1: `[len(entries) * n, ...]`."""
+    steps, size, *shape = x.shape
+    n = size // layer.quota
+    chosen = flat_entries(x.reshape(steps * layer.quota, n, *shape), entries)
+    return chosen.reshape(len(entries) * n, *shape)
 
 
 def _take_slots(array: Array, slots: np.ndarray) -> Array:
@@ -189,7 +197,7 @@ def _take_slots(array: Array, slots: np.ndarray) -> Array:
     return array.at[index].get(mode="promise_in_bounds", wrap_negative_indices=False)
 
 
-def _flat(x: Array) -> Array:
+def _flat(x):
     """Joins the first two axes."""
     return x.reshape(x.shape[0] * x.shape[1], *x.shape[2:])
 
@@ -209,28 +217,3 @@ def _take_entries(tables, entries: np.ndarray):
 
 def _value_slots(layer: SumLayer) -> np.ndarray:
     return (layer.value_start[:, None] + np.arange(layer.quota)).reshape(-1).astype(np.int32)
-
-
-def _copies(layer: SumLayer) -> list[tuple[np.ndarray, np.ndarray]]:
-    """The tied copies of every row: rows, and their entries `[rows, copies]`, -1 for none.
-
-    Rows come in several lists if their numbers of copies differ by more than a factor of 2.
-    """
-    rows = layer.weights.rows.reshape(-1)
-    real = np.flatnonzero(layer.weights.real.reshape(-1))
-    order = real[np.argsort(rows[real], kind="stable")]
-    used, counts = np.unique(rows[real], return_counts=True)
-    copies = np.full((used.size, counts.max()), -1, np.int32)
-    rank = np.arange(real.size) - np.repeat(np.cumsum(counts) - counts, counts)
-    copies[np.repeat(np.arange(used.size), counts), rank] = order
-    sizes = np.ceil(np.log2(counts)).astype(int)
-    lists = [np.flatnonzero(sizes == size) for size in np.unique(sizes)]
-    return [(used[chosen], copies[chosen, : counts[chosen].max()]) for chosen in lists]
-
-
-def _stack_copies(layer: SumLayer, x: Array, rows: int, copies: int) -> Array:
-    """`[rows * copies * blocks, B, D]` to `[rows * blocks, copies, B, D]`."""
-    _, batch, size = x.shape
-    if layer.num_blocks > 1:
-        x = x.reshape(rows, copies, layer.num_blocks, batch, size).transpose(0, 2, 1, 3, 4)
-    return x.reshape(rows * layer.num_blocks, copies, batch, size)

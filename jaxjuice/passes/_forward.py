@@ -31,14 +31,17 @@ class Saved(NamedTuple):
     """What the backward pass would have to compute again, of one layer and all its R steps.
 
     Attributes:
-        factor: `[R, quota * blocks, B, N]`, as `ops.exponentiate` returns it, or for maxima
+        factor: `[R, quota * blocks, B, N]`, as `ops.exponentiate` returns it; where blocks share
+            elements `[R, quota, E, B, width]`, as `ops.exponentiate_elements` does; for maxima
             `[R, quota * blocks, B, M]`, as `ops.choose_children` does.
-        correction: `[R, quota * blocks, B]`, what the relative values of a unit's blocks gained
-            when they took one scale; None where units are single blocks.
+        shift: `[R, quota, E, B]`, of the elements that blocks share; None where they share none,
+            and for maxima.
+        block_shift: `[R, quota, blocks, B]`; None where units are single blocks.
     """
 
     factor: Array
-    correction: Array | None
+    shift: Array | None
+    block_shift: Array | None
 
 
 def forward(
@@ -77,7 +80,13 @@ def forward(
 def root_elements(walk: Walk, values: Values) -> Array:
     """The root's log-likelihoods `[B, num_roots]`."""
     root = walk.program.root
-    e, scale = read_children(values.relative, values.scale, root_tables(walk.program), root.width)
+    e, scale = read_children(
+        values.relative,
+        values.scale,
+        root_tables(walk.program),
+        root.num_elements,
+        root.width,
+    )
     return (e + scale[..., None]).reshape(e.shape[1], root.num_nodes)
 
 
@@ -98,31 +107,47 @@ def _with_leaves(walk: Walk, weights, leaf_values: Sequence[Array]) -> Values:
 def _run_layer(
     walk: Walk, layer: SumLayer, values: Values, table, theta: Array, save: bool
 ) -> tuple[Values, Saved | None]:
-    e, scale = read_children(values.relative, values.scale, table["children"], layer.width)
-    p, shift = ops.exponentiate(e, scale, walk.propagation)
-    v = ops.sum_layer_forward(p, theta, walk.propagation, walk.precision)
-    correction = None
-    if layer.num_blocks > 1:
-        shift, correction = _common_scale(layer, shift)
-        v = v + correction[..., None]
+    operand, kept = _read_operand(walk, layer, values, table)
+    v = ops.sum_layer_forward(operand, theta, walk.propagation, walk.precision)
+    assert kept.block_shift is not None
+    scale = kept.block_shift.max(1)
+    if layer.num_blocks == 1:
+        kept = kept._replace(block_shift=None)
+    else:
+        v = v + block_corrections(kept.block_shift)
     v = join_blocks(layer, v)
     k = layer.num_nodes
     values = Values(
         {**values.relative, k: ops.write_slots(values.relative[k], v, table["value_start"])},
-        {**values.scale, k: ops.write_slots(values.scale[k], shift, table["value_start"])},
+        {**values.scale, k: ops.write_slots(values.scale[k], scale, table["value_start"])},
     )
     if not save:
         return values, None
-    factor = ops.choose_children(p, theta) if walk.propagation.is_max else p
-    return values, Saved(factor, correction)
+    if walk.propagation.is_max:
+        kept = kept._replace(factor=ops.choose_children(operand, theta), shift=None)
+    return values, kept
 
 
-def _common_scale(layer: SumLayer, shift: Array) -> tuple[Array, Array]:
-    """One scale a unit from those of its blocks `[units * blocks, B]`.
+def _read_operand(walk: Walk, layer: SumLayer, values: Values, table) -> tuple[Array, Saved]:
+    """The operand of the blocks' products `[quota * blocks, B, N]`, and what it is made of."""
+    reads = values.relative, values.scale, table["children"]
+    if not layer.shares_elements:
+        e, scale = read_children(*reads, layer.block_elements, layer.width)
+        p, shift = ops.exponentiate(e, scale, walk.propagation)
+        block_shift = shift.reshape(layer.quota, layer.num_blocks, shift.shape[1])
+        return p, Saved(p, None, block_shift)
+    e, scale = read_children(*reads, layer.num_elements, layer.width, batch_axis=2)
+    p, shift = ops.exponentiate_elements(e, scale, walk.propagation)
+    block_shift = ops.block_shifts(shift, table["selection"])
+    operand = ops.select_elements(p, shift, block_shift, table["selection"], walk.propagation)
+    return operand, Saved(p, shift, block_shift)
 
-    Returns:
-        The units' scales `[units, B]`, and what their blocks' relative values gain.
+
+def block_corrections(block_shift: Array) -> Array:
+    """What the relative values of a unit's blocks gain when they take one scale, the largest.
+
+    From shifts `[units, blocks, B]` to `[units * blocks, B, 1]`.
     """
-    blocks = shift.reshape(len(shift) // layer.num_blocks, layer.num_blocks, *shift.shape[1:])
-    most = blocks.max(1)
-    return most, (blocks - most[:, None]).reshape(shift.shape)
+    units, blocks, batch = block_shift.shape
+    correction = block_shift - block_shift.max(1)[:, None]
+    return correction.reshape(units * blocks, batch, 1)

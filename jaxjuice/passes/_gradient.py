@@ -2,49 +2,90 @@
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jax.custom_derivatives import SymbolicZero
 
 from jaxjuice import ops
+from jaxjuice.passes import _fused
 from jaxjuice.passes._backward import backward
 from jaxjuice.passes._forward import forward
+from jaxjuice.passes._fused import Lookup, LookupFlows
 from jaxjuice.passes._walk import Walk
+
+Leaves = Sequence[Array | Lookup]
+
+
+def _run_forward(walk: Walk, weights, leaves: Leaves, *, save: bool):
+    if walk.kernels:
+        return _fused.forward(walk, weights, leaves, save=save)
+    arrays = [leaf for leaf in leaves if not isinstance(leaf, Lookup)]
+    return forward(walk, weights, arrays, save=save)
+
+
+def _run_backward(walk: Walk, residuals, root_flows: Array):
+    weights, leaves, values, saved, lls = residuals
+    if walk.kernels:
+        return _fused.backward(walk, weights, leaves, values, saved, lls, root_flows)
+    return backward(walk, weights, values, saved, lls, root_flows)
+
+
+def _residuals(walk: Walk, weights, leaves: Leaves, lls: Array, values, saved):
+    # Log-densities can be large, and only lookups are needed again.
+    kept = leaves if walk.kernels else [None] * len(leaves)
+    kept = [leaf if isinstance(leaf, Lookup) else None for leaf in kept]
+    return weights, kept, values, saved, lls
+
+
+def _leaf_cotangents(leaves: Leaves, flows: Sequence[Array | LookupFlows]) -> list:
+    """What `_run_backward` returns for leaves, as cotangents of their log-densities or tables."""
+
+    def cotangent(leaf, flow):
+        if not isinstance(flow, LookupFlows):
+            return flow
+        safe = jnp.where(leaf.table > 0, leaf.table, jnp.ones_like(leaf.table))
+        gradient = jnp.where(leaf.table > 0, flow.counts / safe, jnp.zeros_like(flow.counts))
+        whole: Any = np.zeros(leaf.category.shape, jax.dtypes.float0)  # of whole numbers
+        return Lookup(gradient, whole)
+
+    return [cotangent(*pair) for pair in zip(leaves, flows, strict=True)]
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _values(walk: Walk, weights, leaf_values):
-    return forward(walk, weights, leaf_values, save=False)[0]
+def _values(walk: Walk, weights, leaves):
+    return _run_forward(walk, weights, leaves, save=False)[0]
 
 
-def _values_forward(walk: Walk, weights, leaf_values):
-    lls, values, saved = forward(walk, weights, leaf_values, save=True)
-    return lls, (weights, values, saved, lls)
+def _values_forward(walk: Walk, weights, leaves):
+    lls, values, saved = _run_forward(walk, weights, leaves, save=True)
+    return lls, _residuals(walk, weights, leaves, lls, values, saved)
 
 
 def _values_backward(walk: Walk, residuals, cotangent):
-    weights, values, saved, lls = residuals
-    return backward(walk, weights, values, saved, lls, cotangent)
+    gradients, flows = _run_backward(walk, residuals, cotangent)
+    return gradients, _leaf_cotangents(residuals[1], flows)
 
 
 _values.defvjp(_values_forward, _values_backward)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _values_and_flows(walk: Walk, weights, leaf_values, root_flows):
-    return _both_forward(walk, weights, leaf_values, root_flows)[0]
+def _values_and_flows(walk: Walk, weights, leaves, root_flows):
+    return _both_forward(walk, weights, leaves, root_flows)[0]
 
 
-def _both_forward(walk: Walk, weights, leaf_values, root_flows):
-    lls, values, saved = forward(walk, weights, leaf_values, save=True)
-    gradients, leaf_flows = backward(walk, weights, values, saved, lls, root_flows)
-    return (lls, gradients, leaf_flows), (weights, values, saved, lls)
+def _both_forward(walk: Walk, weights, leaves, root_flows):
+    lls, values, saved = _run_forward(walk, weights, leaves, save=True)
+    residuals = _residuals(walk, weights, leaves, lls, values, saved)
+    gradients, leaf_flows = _run_backward(walk, residuals, root_flows)
+    return (lls, gradients, leaf_flows), residuals
 
 
 def _both_backward(walk: Walk, residuals, cotangents):
-    weights, values, saved, lls = residuals
     cotangent, *of_flows = cotangents
     if not all(
         isinstance(leaf, SymbolicZero)
@@ -54,32 +95,39 @@ def _both_backward(walk: Walk, residuals, cotangents):
             "log_likelihood_and_flows: a gradient of the flows was asked for, and only the "
             "log-likelihoods have one; differentiate log_likelihood, or stop the flows' gradient."
         )
+    lls = residuals[-1]
     if isinstance(cotangent, SymbolicZero):
         cotangent = jnp.zeros_like(lls)
-    gradients, leaf_flows = backward(walk, weights, values, saved, lls, cotangent)
-    return gradients, leaf_flows, jnp.zeros_like(lls)
+    gradients, flows = _run_backward(walk, residuals, cotangent)
+    return gradients, _leaf_cotangents(residuals[1], flows), jnp.zeros_like(lls)
 
 
-def _both_forward_rule(walk: Walk, weights, leaf_values, root_flows):
-    plain = jax.tree.map(lambda x: x.value, (weights, leaf_values, root_flows))
+def _both_forward_rule(walk: Walk, weights, leaves, root_flows):
+    plain = jax.tree.map(lambda x: x.value, (weights, leaves, root_flows))
     return _both_forward(walk, *plain)
 
 
 _values_and_flows.defvjp(_both_forward_rule, _both_backward, symbolic_zeros=True)
 
 
-def root_values(walk: Walk, weights: dict[str, Array], leaf_values: Sequence[Array]) -> Array:
-    """Log-likelihoods `[B, num_roots]`, differentiable in `weights` and `leaf_values`."""
-    weights, leaf_values = _matched(weights, list(leaf_values))
-    return _values(walk, weights, leaf_values)
+def root_values(walk: Walk, weights: dict[str, Array], leaves: Leaves) -> Array:
+    """Log-likelihoods `[B, num_roots]`, differentiable in `weights` and `leaves`.
+
+    Args:
+        walk: the program and its settings.
+        weights: sum parameters by group.
+        leaves: log-densities `[V, B, K]` of each leaf layer, or, in fused passes, a `Lookup`.
+    """
+    weights, leaves = _matched(weights, list(leaves))
+    return _values(walk, weights, leaves)
 
 
 def root_values_and_flows(
-    walk: Walk, weights: dict[str, Array], leaf_values: Sequence[Array], root_flows: Array
-) -> tuple[Array, dict[str, Array], list[Array]]:
+    walk: Walk, weights: dict[str, Array], leaves: Leaves, root_flows: Array
+) -> tuple[Array, dict[str, Array], list[Array | LookupFlows]]:
     """The same with d LL / d theta by group and leaf flows, for root flows `[B, num_roots]`."""
-    weights, leaf_values, root_flows = _matched(weights, list(leaf_values), root_flows)
-    return _values_and_flows(walk, weights, leaf_values, root_flows)
+    weights, leaves, root_flows = _matched(weights, list(leaves), root_flows)
+    return _values_and_flows(walk, weights, leaves, root_flows)
 
 
 def _matched(*trees):

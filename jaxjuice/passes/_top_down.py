@@ -5,7 +5,6 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from jaxjuice import ops
-from jaxjuice.passes._backward import split_elements
 from jaxjuice.passes._walk import (
     Arrays,
     Walk,
@@ -15,6 +14,7 @@ from jaxjuice.passes._walk import (
     read_flows,
     run_stage,
     split_blocks,
+    split_elements,
 )
 
 
@@ -52,6 +52,8 @@ def top_down(walk: Walk, weights: dict[str, Array]) -> tuple[dict[str, Array], l
                     role="backward",
                     num_samples=1,
                 )
+                if layer.shares_elements:
+                    children = ops.add_selected(children, table["selected_by"], layer.width)
                 update = split_elements(layer, children)
                 new = ops.write_slots(flows[layer.width], update, table["flow_start"])
                 flows = {**flows, layer.width: new}

@@ -19,11 +19,20 @@ Tables = dict[int, tuple[Array, Array | None]]  # by width of the array: slots, 
 
 @dataclass(frozen=True)
 class Walk:
-    """A program and how to run it; static, and equal only to itself (programs are not compared)."""
+    """A program and how to run it; static. Programs are not compared, but taken as they are.
+
+    Attributes:
+        program: the program.
+        propagation: how sums combine their children.
+        precision: one of `ops.PRECISIONS`.
+        kernels: the implementation of `ops.kernels` that fused passes use, "triton" or "xla"; empty
+            for passes that are not fused.
+    """
 
     program: Program
     propagation: Propagation
     precision: str
+    kernels: str = ""
 
 
 def layer_inputs(layer: SumLayer, weights: Array) -> dict[str, Any]:
@@ -31,21 +40,27 @@ def layer_inputs(layer: SumLayer, weights: Array) -> dict[str, Any]:
 
     The tables pass through a barrier: as constants they would make each step a kernel of its own.
     """
-    rows = layer.weights
     tables: dict[str, Any] = {
         "children": _arrays(layer.children),
         "parents": _arrays(layer.parents),
         "value_start": layer.value_start,
         "flow_start": layer.flow_start,
     }
-    if rows.kind == "slice":
-        tables["row"] = rows.rows[:, 0]
-    elif rows.kind == "gather":
-        tables["rows"] = rows.rows
+    if layer.shares_elements:
+        tables |= {"selection": layer.selection, "selected_by": layer.selected_by}
+    tables |= weight_tables(layer)
     inputs = lax.optimization_barrier(jax.tree.map(jnp.asarray, tables))
-    if rows.kind == "all":
+    if layer.weights.kind == "all":
         inputs["weights"] = weights.reshape(layer.num_steps, layer.quota, *weights.shape[1:])
     return inputs
+
+
+def weight_tables(layer: SumLayer) -> dict[str, np.ndarray]:
+    """What `layer_weights` reads of a step, but for the weights themselves."""
+    rows = layer.weights
+    if rows.kind == "slice":
+        return {"row": rows.rows[:, 0]}
+    return {"rows": rows.rows} if rows.kind == "gather" else {}
 
 
 def layer_weights(layer: SumLayer, step: dict[str, Any], weights: Array) -> Array:
@@ -63,14 +78,21 @@ def layer_weights(layer: SumLayer, step: dict[str, Any], weights: Array) -> Arra
     return rows.reshape(-1, *weights.shape[2:])
 
 
-def read_children(values: Arrays, scales: Arrays, children: Tables, width: int):
-    """The elements of a layer: `[X, B, C, width]` and their scales `[X, B, C]`."""
+def read_children(
+    values: Arrays, scales: Arrays, children: Tables, elements: int, width: int, batch_axis: int = 1
+):
+    """Elements and their scales, from tables `[..., n]` read as `[X, elements, n]`.
+
+    Returns:
+        `[X, B, elements, width]` and `[X, B, elements]`, or, with `batch_axis` 2,
+        `[X, elements, B, width]` and `[X, elements, B]`.
+    """
     e, scale = None, None
     for array, (slots, offsets) in children.items():
-        slots = slots.reshape(int(np.prod(slots.shape[:-2])), *slots.shape[-2:])
+        slots = slots.reshape(-1, elements, slots.shape[-1])
         offsets = None if offsets is None else offsets.reshape(slots.shape)
-        more = ops.read_runs(values[array], slots, offsets, width)
-        more_scale = ops.read_scales(scales[array], slots)
+        more = ops.read_runs(values[array], slots, offsets, width, batch_axis=batch_axis)
+        more_scale = ops.read_scales(scales[array], slots, batch_axis=batch_axis)
         e = more if e is None else e + more
         scale = more_scale if scale is None else scale + more_scale
     assert e is not None and scale is not None
@@ -106,6 +128,52 @@ def split_blocks(layer: SumLayer, x: Array) -> Array:
         return x
     x = x.reshape(*x.shape[:2], layer.num_blocks, layer.block_nodes).transpose(0, 2, 1, 3)
     return x.reshape(len(x) * layer.num_blocks, *x.shape[2:])
+
+
+def split_elements(layer: SumLayer, flows: Array) -> Array:
+    """Flows of elements, by block `[X, B, N]` or apart `[X, E, B, width]`, as slots."""
+    if flows.ndim == 3:
+        if layer.block_elements == 1:
+            return flows
+        flows = flows.reshape(*flows.shape[:2], layer.block_elements, layer.width)
+        flows = flows.transpose(0, 2, 1, 3)
+    return flows.reshape(flows.shape[0] * flows.shape[1], *flows.shape[2:])
+
+
+def parameter_copies(layer: SumLayer) -> list[tuple[np.ndarray, np.ndarray]]:
+    """The tied copies of every row: rows, and their entries `[rows, copies]`, -1 for none.
+
+    Rows come in several lists if their numbers of copies differ by more than a factor of 2.
+    """
+    rows = layer.weights.rows.reshape(-1)
+    real = np.flatnonzero(layer.weights.real.reshape(-1))
+    order = real[np.argsort(rows[real], kind="stable")]
+    used, counts = np.unique(rows[real], return_counts=True)
+    copies = np.full((used.size, counts.max()), -1, np.int32)
+    rank = np.arange(real.size) - np.repeat(np.cumsum(counts) - counts, counts)
+    copies[np.repeat(np.arange(used.size), counts), rank] = order
+    sizes = np.ceil(np.log2(counts)).astype(int)
+    lists = [np.flatnonzero(sizes == size) for size in np.unique(sizes)]
+    return [(used[chosen], copies[chosen, : counts[chosen].max()]) for chosen in lists]
+
+
+def flat_entries(x: Array, entries: np.ndarray) -> Array:
+    """Entries of `[entries, ...]`; zeros for -1."""
+    if np.array_equal(entries, np.arange(len(x))):
+        return x
+    chosen = x[entries]
+    if (entries < 0).any():
+        real = jnp.asarray((entries >= 0).reshape(-1, *[1] * (chosen.ndim - 1)))
+        chosen = jnp.where(real, chosen, jnp.zeros_like(chosen))
+    return chosen
+
+
+def stack_entries(x: Array, rows: int, copies: int) -> Array:
+    """`[rows * copies * blocks, B, D]` to `[rows * blocks, copies, B, D]`."""
+    blocks = len(x) // (rows * copies)
+    if blocks > 1:
+        x = x.reshape(rows, copies, blocks, *x.shape[1:]).swapaxes(1, 2)
+    return x.reshape(rows * blocks, copies, *x.shape[-2:])
 
 
 def run_stage(

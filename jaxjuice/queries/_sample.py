@@ -83,11 +83,14 @@ def _run_layer(layer: SumLayer, choices, table, theta: Array, key: PRNGKeyArray)
     place = jnp.arange(layer.quota, dtype=jnp.int32)[:, None] * blocks + block
     rows = theta[place, jnp.maximum(nodes, 0) % size]  # [quota, B, N]
     child = jax.random.categorical(key, jnp.log(rows), axis=-1).astype(jnp.int32)
-    slots = jnp.arange(blocks * layer.num_elements, dtype=jnp.int32)[None, :, None]
-    element = block * layer.num_elements + child // layer.width  # [quota, B]
+    slots = jnp.arange(layer.num_elements, dtype=jnp.int32)[None, :, None]
+    element = block * layer.block_elements + child // layer.width  # [quota, B]
+    if layer.shares_elements:
+        selection = table["selection"].reshape(layer.quota, blocks * layer.block_elements)
+        element = jnp.take_along_axis(selection, element, axis=1)
     taken = (element[:, None] == slots) & (nodes >= 0)[:, None]
     chosen = jnp.where(taken, (child % layer.width)[:, None], _NONE)
-    update = chosen.reshape(layer.quota * blocks * layer.num_elements, chosen.shape[-1])
+    update = chosen.reshape(layer.quota * layer.num_elements, chosen.shape[-1])
     new = ops.write_slots(choices[layer.width], update, table["flow_start"])
     return {**choices, layer.width: new}
 

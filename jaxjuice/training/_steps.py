@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -10,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from jaxjuice._compiler_options import jit_with_options
 from jaxjuice.training._data import Batch
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def _options(batch: Batch) -> dict[str, Any]:
     return options
 
 
-@functools.partial(jax.jit, static_argnames=("pc", "tx"), donate_argnames=("params", "opt_state"))
+@jit_with_options(static_argnames=("pc", "tx"), donate_argnames=("params", "opt_state"))
 def em_step(
     pc: Circuit, tx: Any, params: Any, opt_state: Any, totals: Totals, batch: Batch
 ) -> tuple[Any, Any, Totals]:
@@ -101,7 +101,7 @@ def em_step(
     return optax.apply_updates(params, updates), opt_state, _add_rows(pc, totals, lls, batch)
 
 
-@functools.partial(jax.jit, static_argnames=("pc", "tx"), donate_argnames=("raw", "opt_state"))
+@jit_with_options(static_argnames=("pc", "tx"), donate_argnames=("raw", "opt_state"))
 def gradient_step(
     pc: Circuit, tx: Any, raw: Any, opt_state: Any, totals: Totals, batch: Batch
 ) -> tuple[Any, Any, Totals]:
@@ -132,14 +132,14 @@ def gradient_step(
     return moved, opt_state, _add_rows(pc, totals, lls, batch)
 
 
-@functools.partial(jax.jit, static_argnames=("pc",))
+@jit_with_options(static_argnames=("pc",))
 def evaluation_step(pc: Circuit, params: Any, totals: Totals, batch: Batch) -> Totals:
     """Adds the log-likelihoods of a batch to the totals."""
     lls = pc.log_likelihood(params, batch.x, batch.missing_mask, **_options(batch))
     return _add_rows(pc, totals, lls, batch)
 
 
-@functools.partial(jax.jit, static_argnames=("pc",))
+@jit_with_options(static_argnames=("pc",))
 def constrained(pc: Circuit, raw: Any) -> Any:
     """Probability-space parameters from unconstrained ones."""
     return pc.from_unconstrained(raw)

@@ -78,6 +78,18 @@ def picking_chains() -> CircuitNodes:
     return juice.summate(juice.multiply(*chains), num_nodes=1)
 
 
+def shared_pd(num_latents: int, shape: tuple[int, int] = (4, 4)) -> CircuitNodes:
+    """Blocks of its sums pick three of up to five products, two where the shape is (3, 4)."""
+    return juice.structures.PD(
+        shape,
+        num_latents,
+        split_intervals=1,
+        max_prod_block_conns=min(shape) - 1,
+        block_size=num_latents // 4,
+        input_dist=BINARY,
+    )
+
+
 STRUCTURES: dict[str, Any] = {
     "tied HMM": lambda: juice.structures.HMM(9, 3, 2),
     "HMM": lambda: juice.structures.HMM(7, 4, 2, homogeneous=False),
@@ -90,6 +102,7 @@ STRUCTURES: dict[str, Any] = {
     "PD": lambda: juice.structures.PD(
         (3, 4), 4, split_intervals=1, max_prod_block_conns=2, block_size=2, input_dist=BINARY
     ),
+    "PD with shared elements": lambda: shared_pd(8, (3, 4)),
     "tied PD": lambda: juice.structures.PD(
         (4, 3), 2, split_intervals=1, tie_homogeneous_params=True, input_dist=BINARY
     ),
@@ -170,7 +183,7 @@ def test_structures(name: str) -> None:
         _check(root, x, None, 1, gradient=True)
 
 
-@pytest.mark.parametrize("name", ("tied HMM", "PD", "RAT-SPN"))
+@pytest.mark.parametrize("name", ("tied HMM", "picking chains", "RAT-SPN"))
 def test_flows_equal_finite_differences(name: str) -> None:
     """sum_i flow_i d_i is the slope of LL when all log parameters move along d."""
     pc = juice.compile(STRUCTURES[name]())
@@ -196,7 +209,9 @@ def test_other_propagations(seed: int, propagation: str, alpha: float) -> None:
     _check_propagation(*random_case(seed), propagation, alpha)
 
 
-@pytest.mark.parametrize("name", ("tied HMM", "padded tree", "picking chains"))
+@pytest.mark.parametrize(
+    "name", ("tied HMM", "padded tree", "picking chains", "PD with shared elements")
+)
 def test_other_propagations_in_loops(name: str) -> None:
     root = STRUCTURES[name]()
     x = np.random.default_rng(1).integers(0, 2, (5, max(root.scope) + 1))
@@ -221,7 +236,9 @@ def _check_propagation(root, x, missing, propagation: str, alpha: float) -> None
                 )
 
 
-@pytest.mark.parametrize("name", ("tied HMM", "PD", "padded tree"))
+@pytest.mark.parametrize(
+    "name", ("tied HMM", "PD", "padded tree", "picking chains", "PD with shared elements")
+)
 def test_top_down_flows(name: str) -> None:
     root = STRUCTURES[name]()
     with jax.enable_x64(True):

@@ -10,7 +10,7 @@ import pytest
 import jaxjuice as juice
 from jaxjuice import circuit
 from jaxjuice._batch import make_batch
-from tests.circuit.test_against_oracle import tree
+from tests.circuit.test_against_oracle import shared_pd, tree
 
 
 def _lowered(pc, params, x):
@@ -52,16 +52,17 @@ def test_a_long_chain_compiles_to_the_same_kernels_as_a_short_one() -> None:
     assert " while(" in texts[1]
 
 
-@pytest.mark.parametrize("name", ("chain", "tree"))
+@pytest.mark.parametrize("name", ("chain", "tree", "shared elements"))
 def test_arrays_are_written_in_place(name: str) -> None:
     """No copy of a value or flow array stands in a loop: it would cost as much as all steps."""
     if name == "chain":
         pc, params, x = _hmm(200)
     else:
-        pc = juice.compile(tree(120, 16, 0))
-        params, x = pc.init(jax.random.key(0)), np.zeros((8, 120), np.int32)
+        pc = juice.compile(tree(120, 16, 0) if name == "tree" else shared_pd(16))
+        params, x = pc.init(jax.random.key(0)), np.zeros((8, pc.num_vars), np.int32)
     program = pc.program
-    assert any(stage[0].num_steps > 1 for stage in program.stages)
+    loops = [layer for stage in program.stages for layer in stage if layer.num_steps > 1]
+    assert any(layer.shares_elements == (name == "shared elements") for layer in loops)
     text = _lowered(pc, params, x).compile().as_text()
     for slots, kind in ((program.value_slots, "value"), (program.flow_slots, "flow")):
         shape = f"f32[{slots[16]},8,16]"

@@ -1,5 +1,7 @@
 """Small inputs that break carelessly written circuits."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -95,6 +97,23 @@ def test_batches(batch: int) -> None:
     )
 
 
+@pytest.mark.parametrize("batch", (0, 1, 17))
+def test_batches_of_shared_elements(batch: int) -> None:
+    leaves = [juice.inputs(0, num_nodes=2, block_size=2, dist=Categorical(4)) for _ in range(3)]
+    edges = np.array([[0, 0, 1, 1], [0, 1, 1, 2]])
+    blocks = juice.summate(*leaves, num_nodes=4, block_size=2, edge_ids=edges)
+    root = juice.summate(juice.multiply(blocks), num_nodes=1)
+    pc = juice.compile(root)
+    assert any(layer.shares_elements for stage in pc.program.stages for layer in stage)
+    params, x = pc.init(jax.random.key(0)), np.arange(batch)[:, None] % 4
+    lls, flows = pc.log_likelihood_and_flows(params, x)
+    assert lls.shape == (batch,) and float(flows.weight) == batch
+    expected = oracle.log_likelihood(root, pc.node_params(params), x)[:, 0]
+    np.testing.assert_allclose(lls, expected, atol=1e-5)
+    np.testing.assert_allclose(pc.get_node_flows(flows, blocks).sum(), batch, rtol=1e-5)
+    assert pc.log_likelihood(params, x, propagation="MPE").shape == (batch,)
+
+
 def test_variables_with_different_numbers_of_categories() -> None:
     root = _pair([[1.0], [1.0]], [[0.1, 0.2, 0.3, 0.4], [0.4, 0.3, 0.2, 0.1]])
     pc = juice.compile(root)
@@ -183,12 +202,48 @@ def test_a_block_is_not_drowned_by_what_only_others_read() -> None:
     edges = np.array([[block, leaf] for block, row in enumerate(picks) for leaf in row]).T
     root = juice.summate(*leaves, num_nodes=8, block_size=2, edge_ids=edges)
     pc = juice.compile(root)
+    assert pc.program.stages[0][0].shares_elements
     params, x = pc.init(jax.random.key(0)), np.zeros((1, 1))
-    lls, flows = pc.log_likelihood_and_flows(params, x)
-    expected = oracle.log_likelihood(root, pc.node_params(params), x)
-    assert expected[0].min() < -400 < -10 < expected[0].max()
-    np.testing.assert_allclose(lls, expected, rtol=1e-5)
-    np.testing.assert_allclose(sum(f.sum() for f in flows.sums.values()), 8, rtol=1e-5)
+    values = pc.node_params(params)
+    for options in PROPAGATIONS:
+        lls, flows = pc.log_likelihood_and_flows(params, x, **options)
+        expected = oracle.log_likelihood(root, values, x, **options)
+        assert expected[0].min() < -400 < -10 < expected[0].max()
+        np.testing.assert_allclose(lls, expected, rtol=1e-5)
+        wanted = oracle.circuit_flows(root, values, x, **options).sums[root]
+        np.testing.assert_allclose(pc.get_node_flows(flows, root), wanted, rtol=1e-4, atol=1e-7)
+        np.testing.assert_allclose(sum(f.sum() for f in flows.sums.values()), 8, rtol=1e-5)
+
+
+PROPAGATIONS: list[dict[str, Any]] = [
+    {},
+    {"propagation": "MPE"},
+    {"propagation": "GeneralLL", "alpha": 0.7},
+]
+
+
+def test_impossible_elements_and_blocks_beside_possible_ones() -> None:
+    # Leaf i makes category i alone, and each block reads two leaves of four.
+    leaves = [
+        juice.inputs(0, num_nodes=2, block_size=2, dist=Categorical(5), params=np.eye(5)[[i, i]])
+        for i in range(4)
+    ]
+    edges = np.array([[0, 0, 1, 1, 2, 2], [0, 1, 1, 2, 0, 2]])
+    first = juice.summate(*leaves[:3], num_nodes=6, block_size=2, edge_ids=edges)
+    second = juice.summate(juice.multiply(first), leaves[3], num_nodes=1)
+    pc = juice.compile(second)
+    assert any(layer.shares_elements for stage in pc.program.stages for layer in stage)
+    params, x = pc.init(jax.random.key(0)), np.arange(5)[:, None]
+    values = pc.node_params(params)
+    for options in PROPAGATIONS:
+        lls, flows = pc.log_likelihood_and_flows(params, x, **options)
+        np.testing.assert_array_equal(np.isneginf(lls), [False] * 4 + [True])
+        expected = oracle.log_likelihood(second, values, x, **options)[:, 0]
+        np.testing.assert_allclose(lls, expected, rtol=1e-6)
+        wanted = oracle.circuit_flows(second, values, x, **options).sums
+        for ns in (first, second):
+            np.testing.assert_allclose(pc.get_node_flows(flows, ns), wanted[ns], rtol=1e-5)
+    assert _finite(jax.grad(lambda p: pc(p, x).sum())(params))
 
 
 def test_a_node_without_flow_keeps_its_parameters() -> None:

@@ -130,7 +130,8 @@ def _layer(num_nodes: int, num_children: int, num_blocks: int = 1) -> SumLayer:
     return SumLayer(
         num_blocks=num_blocks,
         block_nodes=num_nodes,
-        num_elements=1,
+        num_elements=num_blocks,
+        block_elements=1,
         width=num_children,
         quota=1,
         children={},

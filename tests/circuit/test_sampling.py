@@ -12,7 +12,9 @@ from tests.circuit.test_against_oracle import STRUCTURES
 NUM_SAMPLES = 20_000
 
 
-@pytest.mark.parametrize("name", ("HMM of three", "tied HMM", "PD", "RAT-SPN"))
+@pytest.mark.parametrize(
+    "name", ("HMM of three", "tied HMM", "PD", "picking chains", "PD with shared elements")
+)
 def test_pairs_of_variables_come_as_often_as_they_should(name: str) -> None:
     pc = juice.compile(STRUCTURES[name]())
     params = pc.init(jax.random.key(1), perturbation=4.0)

@@ -10,11 +10,14 @@ import re
 import jax, jax.numpy as jnp, numpy as np
 from jax.sharding import NamedSharding, PartitionSpec as P
 import jaxjuice as juice
-from tests.circuit.test_against_oracle import tree
+from tests.circuit.test_against_oracle import shared_pd, tree
 
 mesh = jax.make_mesh((4,), ("batch",), axis_types=(jax.sharding.AxisType.Auto,))
 rows = NamedSharding(mesh, P("batch"))
-for name, root in (("chain", juice.structures.HMM(30, 8, 2)), ("tree", tree(60, 8, 0))):
+roots = {
+    "chain": juice.structures.HMM(30, 8, 2), "tree": tree(60, 8, 0), "blocks": shared_pd(8)
+}
+for name, root in roots.items():
     pc = juice.compile(root)
     params = pc.init(jax.random.key(0))
     x = np.random.default_rng(0).integers(0, 2, (32, pc.num_vars))
@@ -76,4 +79,4 @@ def test_a_batch_over_four_devices() -> None:
         [sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, cwd=root
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.split() == ["done", "chain", "done", "tree"]
+    assert done.stdout.split() == ["done", "chain", "done", "tree", "done", "blocks"]

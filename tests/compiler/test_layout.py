@@ -8,8 +8,16 @@ import small_circuits
 from jaxjuice.compiler import build_program, edges_from_weights, weights_from_edges
 from jaxjuice.compiler._units import SumUnit, UnitTable
 from jaxjuice.distributions import Categorical
-from jaxjuice.nodes import InputNodes, SumNodes, inputs, multiply, set_block_size, summate
-from jaxjuice.structures import HMM
+from jaxjuice.nodes import (
+    InputNodes,
+    ProductNodes,
+    SumNodes,
+    inputs,
+    multiply,
+    set_block_size,
+    summate,
+)
+from jaxjuice.structures import HMM, PD
 
 COIN = Categorical(num_cats=2)
 
@@ -80,6 +88,137 @@ def test_equal_sparse_blocks_are_one_unit_and_unequal_ones_are_units_of_their_ow
     assert [unit.num_children for unit in units if isinstance(unit, SumUnit)] == [4, 2]
 
 
+def picking(picks):
+    """A sum of blocks of two nodes; block i reads the leaves `picks[i]`, of four nodes each."""
+    leaves = [
+        inputs(0, num_nodes=4, block_size=4, dist=COIN) for _ in range(1 + max(map(max, picks)))
+    ]
+    edges = [[i, j] for i, row in enumerate(picks) for j in row]
+    return summate(*leaves, num_nodes=2 * len(picks), block_size=2, edge_ids=np.array(edges).T)
+
+
+def layer_of(program):
+    (stage,) = program.stages
+    (layer,) = stage
+    return layer
+
+
+def test_blocks_share_the_elements_that_several_read():
+    picks = [[0, 1, 2], [0, 3, 2], [1, 2, 4], [4, 0, 1]]
+    ns = picking(picks)
+    (unit,) = UnitTable(ns).units_of(ns)
+    assert isinstance(unit, SumUnit)
+    assert (unit.num_blocks, unit.block_elements, unit.num_children) == (4, 3, 12)
+    assert unit.factor_units.shape == unit.factor_offsets.shape == (5, 1)
+    np.testing.assert_array_equal(unit.selection, np.sort(picks, axis=1))
+    program = build_program(ns)
+    layer = layer_of(program)
+    assert (layer.num_elements, layer.block_elements, layer.num_children) == (5, 3, 12)
+    assert layer.shares_elements and "4 x [B, 3 of 5 x 4] x [12, 2]" in program.table()
+    np.testing.assert_array_equal(layer.selection, [[np.sort(picks, axis=1)]])
+    np.testing.assert_array_equal(layer.children[4].slots, np.arange(1, 6).reshape(1, 1, 5, 1))
+    # Element 0 is child 0 of blocks 0, 1 and 3; element 3 is child 2 of block 1 alone.
+    assert layer.selected_by is not None
+    np.testing.assert_array_equal(layer.selected_by[0, 0, [0, 3]], [[0, 3, 9], [5, 12, 12]])
+    assert program.flow_slots == {8: 2, 4: 6}
+    # Parameters are what the edges say.
+    assert program.sum_groups["sum0"].shape == (1, 4, 2, 12)
+
+
+@pytest.mark.parametrize("picks", [[[0, 1], [2, 3]], [[0, 2], [1, 3]]])
+def test_blocks_that_share_nothing_read_their_own_one_after_the_other(picks):
+    layer = layer_of(build_program(picking(picks)))
+    assert not layer.shares_elements and layer.num_elements == 4
+    assert layer.selection is not None
+    np.testing.assert_array_equal(layer.selection, np.arange(4).reshape(1, 1, 2, 2))
+    np.testing.assert_array_equal(layer.children[4].slots.ravel(), 1 + np.ravel(picks))
+
+
+def test_one_block_selects_all():
+    (unit,) = UnitTable(ns := HMM(3, 4, 2)).units_of(ns)
+    assert isinstance(unit, SumUnit)
+    np.testing.assert_array_equal(unit.selection, np.arange(unit.num_elements)[None])
+    for stage in build_program(ns).stages:
+        for layer in stage:
+            assert layer.selection is None and layer.num_elements == layer.block_elements
+
+
+def small_pd():
+    return PD((4, 4), 8, split_intervals=1, max_prod_block_conns=3, block_size=2, input_dist=COIN)
+
+
+def factors_of(table, ns, node):
+    """The unit and the offset that hold each factor of a node of a sum's child."""
+    factors = []
+    is_product = isinstance(ns, ProductNodes)
+    nodes = zip(ns.chs, ns.child_node_ids()[node], strict=True) if is_product else [(ns, node)]
+    for child, i in nodes:
+        units = table.units_of(child)
+        width = child.num_nodes // len(units)
+        factors.append((units[i // width].index, i % width))
+    return sorted(factors)
+
+
+def test_a_pd_reads_each_product_once_a_unit():
+    root = small_pd()
+    table = UnitTable(root)
+    shared = 0
+    for ns in sums_of(root):
+        products = [(product, j) for product in ns.chs for j in range(product.num_nodes)]
+        size = ns.ch_block_size
+        for unit in table.units_of(ns):
+            assert isinstance(unit, SumUnit)
+            pairs = np.stack([unit.factor_units, unit.factor_offsets], axis=-1)
+            assert len(np.unique(pairs.reshape(len(pairs), -1), axis=0)) == unit.num_elements
+            read = []
+            for row, block in zip(unit.selection, unit.edges, strict=True):
+                children = [j * size + k for j in ns.edge_ids[1][block[0]] for k in range(size)]
+                assert len(children) == unit.num_children
+                for element, child in zip(row, children[:: unit.width], strict=True):
+                    factors = sorted((i, offset) for i, offset in pairs[element] if i >= 0)
+                    assert factors == factors_of(table, *products[child])
+                read.extend(row)
+            assert set(read) == set(range(unit.num_elements)), "each is read by some block"
+            shared += len(read) > unit.num_elements
+    assert shared > 10
+
+
+def test_padding_selects_in_range_and_is_not_selected():
+    layers = [layer for stage in build_program(small_pd()).stages for layer in stage]
+    (layer,) = [layer for layer in layers if layer.shares_elements]
+    assert layer.selection is not None and layer.selected_by is not None
+    assert layer.num_steps > 1
+    blocks, own = layer.selection.shape[2:]
+    assert 0 <= layer.selection.min() and layer.selection.max() < layer.num_elements
+    unread = 0
+    for place in np.ndindex(layer.num_steps, layer.quota):
+        chosen = layer.selection[place].ravel()
+        for element in range(layer.num_elements):
+            listed = layer.selected_by[(*place, element)]
+            found = np.flatnonzero(chosen == element) if layer.weights.real[place] else []
+            np.testing.assert_array_equal(listed[listed < blocks * own], found)
+            if len(found) == 0:
+                unread += 1
+                for child in layer.children.values():
+                    assert (child.slots[(*place, element)] == 0).all()
+    assert unread > 0
+
+
+def test_tied_copies_select_alike():
+    picks = np.array([[0, 1], [0, 2], [1, 2]])
+    edges = np.stack([np.repeat(np.arange(3), 2), picks.ravel()])
+    leaves = [[inputs(v, num_nodes=4, block_size=4, dist=COIN) for _ in range(3)] for v in range(2)]
+    source = summate(*leaves[0], num_nodes=6, block_size=2, edge_ids=edges)
+    copy = source.duplicate(*reversed(leaves[1]), tie_params=True)
+    root = summate(multiply(source, copy), num_nodes=1)
+    table = UnitTable(root)
+    for ns in (source, copy):
+        (unit,) = table.units_of(ns)
+        assert isinstance(unit, SumUnit) and unit.num_elements == 3
+        np.testing.assert_array_equal(unit.selection, picks)
+    assert build_program(root).sum_groups["sum0"].num_params == 1
+
+
 def rows_read(program):
     """By group, how often the real entries of all layers read each row."""
     read = {name: np.zeros(group.num_params, int) for name, group in program.sum_groups.items()}
@@ -128,7 +267,7 @@ def test_padding_reads_and_writes_in_range():
                     assert table.slots.min() >= 0 and table.slots.max() < slots[width]
             last = layer.value_start.max() + layer.quota
             assert last <= program.value_slots[layer.num_nodes]
-            last = layer.flow_start.max() + layer.quota * layer.num_blocks * layer.num_elements
+            last = layer.flow_start.max() + layer.quota * layer.num_elements
             assert last <= program.flow_slots[layer.width]
 
 

@@ -69,3 +69,23 @@ def test_write_slots():
     array = jnp.zeros((5, 2, 3))
     got = write_slots(array, jnp.ones((2, 2, 3)), jnp.int32(2))
     np.testing.assert_array_equal(got[:, 0, 0], [0, 0, 1, 1, 0])
+
+
+def test_reads_with_the_batch_behind_and_factors():
+    rng = np.random.default_rng(0)
+    array = rng.integers(-9, 9, (SLOTS, BATCH, NODES)).astype(np.float32)
+    slots = rng.integers(0, SLOTS, (3, 2, 4)).astype(np.int32)
+    offsets = rng.integers(0, NODES - 2, slots.shape).astype(np.int32)
+    got = read_runs(array, jnp.asarray(slots), jnp.asarray(offsets), 3, batch_axis=2)
+    wanted = wanted_runs(array, slots, offsets, 3).swapaxes(1, 2)
+    np.testing.assert_array_equal(got, wanted)
+    factors = jnp.zeros((3, 2, 4, BATCH)).at[:, :, 2, 1].set(3.0)
+    got = read_runs(
+        array, jnp.asarray(slots), jnp.asarray(offsets), 3, batch_axis=2, factors=factors
+    )
+    one = wanted_runs(array, slots[:, :, 2:3], offsets[:, :, 2:3], 3).swapaxes(1, 2)
+    np.testing.assert_array_equal(got[:, :, 1], 3 * one[:, :, 1])
+    np.testing.assert_array_equal(got[:, :, 2], np.zeros((3, 2, 3)))
+    scales = array[..., 0]
+    got = read_scales(jnp.asarray(scales), jnp.asarray(slots), batch_axis=2)
+    np.testing.assert_array_equal(got, scales[slots].sum(2))

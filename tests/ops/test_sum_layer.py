@@ -12,10 +12,15 @@ from jaxjuice.ops import (
     LL,
     PRECISIONS,
     Propagation,
+    add_selected,
+    block_shifts,
     canonical_precision,
     choose_children,
     exponentiate,
+    exponentiate_elements,
     flow_ratio,
+    select_elements,
+    shared_elements_backward,
     sum_layer_backward,
     sum_layer_forward,
     sum_layer_weight_gradient,
@@ -176,6 +181,114 @@ def test_copies_add_up_in_the_weight_gradient():
         jnp.asarray(q, jnp.float32), jnp.asarray(p, jnp.float32), weights, LL, "fp32"
     )
     np.testing.assert_allclose(got, np.einsum("xcbm,xcbn->xmn", q, p), rtol=1e-5)
+
+
+# (units, blocks, elements of a block, distinct elements, batch, width, nodes of a block)
+SHARED_SHAPES = [(1, 2, 1, 2, 1, 1, 1), (2, 3, 2, 4, 7, 5, 3), (3, 4, 4, 6, 16, 1, 2)]
+
+
+def make_shared(shape, apart, seed=0):
+    """As `make_layer`, and flows and a selection of elements that lie `apart` nats."""
+    units, blocks, own, elements, batch, width, nodes = shape
+    e, scale, _ = make_layer((units, batch, elements, width, 1), seed)
+    e, scale = e.swapaxes(1, 2), scale.swapaxes(1, 2).copy()
+    scale += apart * (np.arange(elements, dtype=np.float32)[:, None] % 4)
+    rng = np.random.default_rng(seed)
+    chosen = [[rng.choice(elements, own, replace=False) for _ in range(blocks)] for _ in e]
+    selection = np.sort(np.array(chosen, np.int32), axis=-1)
+    # A node whose weight of the largest is 0 does not see what lies too far below it.
+    dead = 0.2 if apart < 10 else 0.0
+    weights = make_layer((units * blocks, 1, own, width, nodes), seed, dead)[2]
+    f = rng.random((units * blocks, batch, nodes)).astype(np.float32)
+    return e, scale, weights, f, selection
+
+
+def inverse(selection, elements):
+    """What `add_selected` takes, with more room than any element needs."""
+    units, blocks, own = selection.shape
+    table = np.full((units, elements, blocks + 1), blocks * own, np.int32)
+    for x, element in np.ndindex(units, elements):
+        places = np.flatnonzero(selection[x].ravel() == element)
+        table[x, element, : len(places)] = places
+    return table
+
+
+@partial(jax.jit, static_argnums=6)
+def run_shared(e, scale, weights, f, selection, selected_by, rule):
+    p, m = exponentiate_elements(e, scale, rule)
+    block_shift = block_shifts(m, selection)
+    operand = select_elements(p, m, block_shift, selection, rule)
+    v = sum_layer_forward(operand, weights, rule, "fp32")
+    q = flow_ratio(v, f, rule)
+    factor = choose_children(operand, weights) if rule.is_max else p
+    m, width = None if rule.is_max else m, e.shape[3]
+    element_flows = shared_elements_backward(
+        factor, m, block_shift, q, weights, selected_by, width, rule, "fp32"
+    )
+    factor = factor if rule.is_max else operand
+    gradient = sum_layer_weight_gradient(q[:, None], factor[:, None], weights, rule, "fp32")
+    values = v + block_shift.reshape(len(v), -1, 1)
+    return values, element_flows, gradient, block_shift, operand
+
+
+@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("apart", [5, 200])
+@pytest.mark.parametrize("shape", SHARED_SHAPES, ids=str)
+def test_shared_elements_against_float64(name, shape, apart, dtype):
+    rule = RULES[name]
+    units, blocks, own, elements, batch, width, _ = shape
+    e, scale, weights, f, selection = make_shared(shape, apart)
+    with jax.enable_x64(True):
+        arrays = [jnp.asarray(a, dtype) for a in (e, scale, weights, f)]
+        tables = jnp.asarray(selection), jnp.asarray(inverse(selection, elements))
+        got = run_shared(*arrays, *tables, rule)
+        assert all(a.dtype == dtype for a in got)
+        values, element_flows, gradient, shifts, _ = (np.asarray(a, np.float64) for a in got)
+    assert all(np.isfinite(a).all() for a in (element_flows, gradient, shifts))
+    # Each block with copies of its elements, as a layer of its own.
+    place = np.arange(units)[:, None, None], selection
+    own_e = e[place].transpose(0, 1, 3, 2, 4).reshape(units * blocks, batch, own, width)
+    own_scale = scale[place].transpose(0, 1, 3, 2).reshape(units * blocks, batch, own)
+    wanted, terms = reference(own_e, own_scale, weights, rule)
+    flows = shares_of(wanted, terms, rule) * f[..., None]
+    summed = np.zeros(e.shape)
+    by_child = flows.sum(2).reshape(units, blocks, batch, own, width).swapaxes(2, 3)
+    np.add.at(summed, place, by_child)
+    tolerance = (
+        {"rtol": 2e-4, "atol": 2e-5} if dtype == "float32" else {"rtol": 1e-9, "atol": 1e-12}
+    )
+    np.testing.assert_array_equal(np.isneginf(values), np.isneginf(wanted))
+    np.testing.assert_allclose(values, wanted, rtol=1e-6 if dtype == "float32" else 1e-12)
+    np.testing.assert_allclose(element_flows, summed, **tolerance)
+    np.testing.assert_allclose(gradient * weights, flows.sum(1), **tolerance)
+
+
+@pytest.mark.parametrize("name", ["LL", "GeneralLL"])
+def test_shared_elements_keep_their_digits_far_from_zero(name):
+    """Shifts of a million nats are whole numbers over 16, operands have all their digits."""
+    e = np.random.default_rng(0).normal(scale=3, size=(1, 2, 4, 5)).astype(np.float32)
+    scale = np.broadcast_to(np.float32([[-1e6], [-1e6 + 2]]), (1, 2, 4))
+    selection = np.array([[[0, 1]]], np.int32)
+    weights, f = np.full((1, 1, 10), 0.1, np.float32), np.ones((1, 4, 1), np.float32)
+    tables = selection, inverse(selection, 2)
+    *_, shift, operand = run_shared(*map(jnp.asarray, (e, scale, weights, f, *tables)), RULES[name])
+    exact = e.astype(np.float64) + scale[..., None] - np.asarray(shift, np.float64)[:, 0, :, None]
+    exact = np.exp(RULES[name].alpha * exact).swapaxes(1, 2).reshape(1, 4, 10)
+    np.testing.assert_allclose(operand, exact, rtol=1e-5)
+    assert np.asarray(operand).max() < 1.1
+
+
+def test_add_selected_without_shifts():
+    selection = np.array([[[0, 2], [1, 2]], [[0, 1], [1, 3]]], np.int32)
+    flows = np.arange(4 * 3 * 4, dtype=np.float32).reshape(4, 3, 4)
+    got = add_selected(jnp.asarray(flows), jnp.asarray(inverse(selection, 4)), 2)
+    assert got.shape == (2, 4, 3, 2)
+    parts = flows.reshape(2, 2, 3, 2, 2)
+    np.testing.assert_array_equal(got[0, 0], parts[0, 0, :, 0])
+    np.testing.assert_array_equal(got[0, 2], parts[0, 0, :, 1] + parts[0, 1, :, 1])
+    np.testing.assert_array_equal(got[0, 3], np.zeros((3, 2)))
+    np.testing.assert_array_equal(got[1, 1], parts[1, 0, :, 1] + parts[1, 1, :, 0])
 
 
 def test_canonical_precision():

@@ -1,0 +1,283 @@
+"""Errors of one sum layer against float64, computed with numpy on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+import jaxjuice as juice
+from jaxjuice import ops
+from jaxjuice.ops import kernels
+
+SPREAD = 10.0  # nats between the largest and the smallest child value
+# The largest errors allowed, by what the products run in: of log-likelihoods in nats, and of flows
+# relative to the largest one. The numbers are PyJuice's own.
+LL_TARGETS = {"BF16_BF16_F32": 4e-3, "TF32_TF32_F32": 5e-4, "TF32_TF32_F32_X3": 2e-6}
+ELEMENT_TARGETS = {"TF32_TF32_F32": 5e-5, "TF32_TF32_F32_X3": 5e-7}
+PARAMETER_TARGETS = {"TF32_TF32_F32": 3e-4, "TF32_TF32_F32_X3": 5e-7}
+
+
+class Layer(NamedTuple):
+    """Shapes of sum units: each has `blocks` blocks of `size` nodes, which read some elements.
+
+    Attributes:
+        title: for people.
+        units: how many, side by side.
+        elements, width: a unit has so many elements of `width` children.
+        own: how many of them each block reads.
+        batch: samples.
+    """
+
+    title: str
+    units: int
+    blocks: int
+    size: int
+    elements: int
+    own: int
+    width: int
+    batch: int
+
+    @property
+    def num_nodes(self) -> int:
+        """Of a unit."""
+        return self.blocks * self.size
+
+    @property
+    def num_children(self) -> int:
+        """Of a node."""
+        return self.own * self.width
+
+
+LAYERS = (
+    Layer("sparse, 8 blocks that read 4 of 8 elements", 1, 8, 128, 8, 4, 256, 128),
+    Layer("dense, one group", 1, 1, 1024, 1, 1, 1024, 512),
+    Layer("one group below the gate", 1, 1, 1024, 1, 1, 1024, 128),
+    Layer("dense, three groups", 3, 1, 1024, 1, 1, 1024, 512),
+)
+QUICK_LAYERS = (
+    Layer("sparse, 4 blocks that read 2 of 4 elements", 1, 4, 8, 4, 2, 16, 16),
+    Layer("three groups", 3, 1, 32, 1, 1, 32, 16),
+)
+
+
+class _Problem(NamedTuple):
+    """What a layer is given, float32 arrays of numpy, or of JAX when traced.
+
+    Attributes:
+        e: child values `[units * elements, B, width]`.
+        weights: theta `[units, nodes, own * width]`; rows sum to 1.
+        flows: f `[units, B, nodes]`; those of a sample sum to 1.
+        selection: int32 `[units, blocks, own]`: which elements a block reads.
+        readers: int32 `[units, elements, 1 + most]`, as `kernels.element_flows` takes them.
+    """
+
+    e: Any
+    weights: Any
+    flows: Any
+    selection: Any
+    readers: Any
+
+
+class _Results(NamedTuple):
+    """What comes out: v `[units, B, nodes]`, the flows of elements and of parameters."""
+
+    values: Any
+    element_flows: Any
+    parameter_flows: Any
+
+
+def layer_rows(layers: tuple[Layer, ...], modes: tuple[str, ...]) -> Iterator[dict[str, Any]]:
+    """The errors of every layer in every mode."""
+    for layer in layers:
+        problem = _problem(layer, np.random.default_rng(0))
+        exact = _in_float64(layer, problem)
+        run = jax.jit(
+            partial(_run, layer), static_argnums=2, compiler_options=juice.compiler_options()
+        )
+        # Values as the passes keep them, relative to the largest child.
+        shift = problem.e.reshape(layer.units, layer.elements, layer.batch, -1).max((1, 3))
+        given = (exact.values - shift[..., None]).astype(np.float32)
+        for mode in modes:
+            whole, apart = run(problem, given, mode)
+            yield _row(layer, mode, whole, apart, exact, shift)
+
+
+def _row(
+    layer: Layer, mode: str, whole: _Results, apart: _Results, exact: _Results, shift: np.ndarray
+) -> dict[str, Any]:
+    forward, backward = _algorithms(layer, mode)
+    error = np.asarray(whole.values, np.float64) + shift[..., None] - exact.values
+    row: dict[str, Any] = {
+        "layer": layer.title,
+        "batch": layer.batch,
+        "precision": mode,
+        "forward": forward,
+        "backward": backward,
+        "ll_max_error": float(np.abs(error).max()),
+        "ll_mean_error": float(error.mean()),
+    }
+    for name in ("element_flows", "parameter_flows"):
+        row[name] = _relative(getattr(apart, name), getattr(exact, name))
+        row[f"{name}_after_forward"] = _relative(getattr(whole, name), getattr(exact, name))
+    row["targets"] = {
+        "ll_max_error": LL_TARGETS.get(forward),
+        "element_flows": ELEMENT_TARGETS.get(backward),
+        "parameter_flows": PARAMETER_TARGETS.get(backward),
+    }
+    # Not `>`: NaN must not pass.
+    row["missed"] = [
+        name for name, most in row["targets"].items() if most is not None and not row[name] <= most
+    ]
+    return row
+
+
+def _algorithms(layer: Layer, mode: str) -> tuple[str, str]:
+    """What the products of both passes run in on an NVIDIA GPU."""
+    dense = layer.blocks == 1 and ops.is_dense(layer.size, layer.num_children, layer.batch, ops.LL)
+    roles: tuple[ops.Role, ...] = ("dense_forward" if dense else "forward", "backward")
+    presets = (ops.algorithm(mode, role, layer.batch) for role in roles)
+    forward, backward = ("float32" if preset is None else preset.name for preset in presets)
+    return forward, backward
+
+
+def _relative(found: Any, exact: np.ndarray) -> float:
+    return float(np.abs(np.asarray(found, np.float64) - exact).max() / np.abs(exact).max())
+
+
+def _problem(layer: Layer, rng: np.random.Generator) -> _Problem:
+    e = -SPREAD * rng.random((layer.units * layer.elements, layer.batch, layer.width))
+    weights = np.exp(-2 * rng.random((layer.units, layer.num_nodes, layer.num_children)))
+    weights /= weights.sum(-1, keepdims=True)
+    flows = rng.random((layer.units, layer.batch, layer.num_nodes))
+    flows /= flows.sum(-1, keepdims=True)
+    read = np.sort((np.arange(layer.blocks)[:, None] + np.arange(layer.own)) % layer.elements)
+    places = [np.flatnonzero(read == c) for c in range(layer.elements)]
+    readers = np.zeros((layer.elements, 1 + max(map(len, places))))
+    for c, place in enumerate(places):
+        readers[c, : 1 + len(place)] = [len(place), *place]
+    tables = (np.broadcast_to(x, (layer.units, *x.shape)) for x in (read, readers))
+    return _Problem(
+        *(x.astype(np.float32) for x in (e, weights, flows)), *(x.astype(np.int32) for x in tables)
+    )
+
+
+def _in_float64(layer: Layer, problem: _Problem) -> _Results:
+    e, theta, f = (x.astype(np.float64) for x in problem[:3])
+    e = e.reshape(layer.units, layer.elements, layer.batch, layer.width)
+    values, elements, parameters = np.empty_like(f), np.zeros_like(e), np.empty_like(theta)
+    for unit, block in np.ndindex(layer.units, layer.blocks):
+        chosen = problem.selection[unit, block]
+        nodes = slice(block * layer.size, (block + 1) * layer.size)
+        x = e[unit, chosen].swapaxes(0, 1).reshape(layer.batch, -1)
+        m = x.max(1, keepdims=True)
+        p, weights = np.exp(x - m), theta[unit, nodes]
+        s = p @ weights.T
+        q = f[unit, :, nodes] / s
+        back = (p * (q @ weights)).reshape(layer.batch, layer.own, layer.width)
+        values[unit, :, nodes] = np.log(s) + m
+        elements[unit, chosen] += back.swapaxes(0, 1)
+        parameters[unit, nodes] = weights * (q.T @ p)
+    return _Results(values, elements.reshape(problem.e.shape), parameters)
+
+
+def _run(layer: Layer, problem: _Problem, given: Array, mode: str) -> tuple[_Results, _Results]:
+    """Both passes, as `jaxjuice.passes` makes them of fused steps, and the backward pass alone.
+
+    Args:
+        given: values that the backward pass takes, if alone, for those that the forward pass finds.
+    """
+    implementation = "triton" if kernels.available() else "xla"
+    problem = jax.tree.map(jnp.asarray, problem)
+    run = _one_block if layer.blocks == 1 else _several_blocks
+    forward, backward = run(layer, problem, mode, implementation)
+    v, saved = forward()
+    return _Results(v, *backward(v, saved)), _Results(given, *backward(given, saved))
+
+
+def _children(layer: Layer, problem: _Problem) -> tuple[Array, Array, None, None, Array, None]:
+    """What the kernels take to read children: slot 0 is none."""
+    values = jnp.concatenate([jnp.zeros_like(problem.e[:1]), problem.e])
+    slots = jnp.arange(1, len(values), dtype=jnp.int32)
+    slots = slots.reshape(1, layer.units, layer.elements, 1)
+    return values, jnp.zeros(values.shape[:2]), None, None, slots, None
+
+
+def _ratio(problem: _Problem, v: Array, corrections: Array | None, implementation: str) -> Array:
+    f = jnp.concatenate([jnp.zeros_like(problem.flows[:1]), problem.flows])
+    entries = jnp.arange(len(v), dtype=jnp.int32)
+    slots = (1 + entries).reshape(1, len(v), 1, 1)
+    q, _ = kernels.flow_ratio(
+        v, f, slots, None, corrections, _zero(), _zero(), entries[None], jnp.zeros_like(v),
+        implementation,
+    )  # fmt: skip
+    return q
+
+
+def _zero() -> Array:
+    """The first step, and the first slot."""
+    return jnp.zeros(1, jnp.int32)
+
+
+def _one_block(layer: Layer, problem: _Problem, mode: str, implementation: str):
+    assert layer.elements == 1
+    weights = problem.weights
+    places = jnp.arange(layer.units, dtype=jnp.int32)[None]
+    shape = layer.units, layer.batch, layer.width
+
+    def forward() -> tuple[Array, Array]:
+        p, kept, _ = kernels.exponentiate(
+            *_children(layer, problem), jnp.zeros(shape[:2]), _zero(), _zero(), places,
+            jnp.zeros(shape), layer.width, implementation,
+        )  # fmt: skip
+        assert kept is not None
+        return ops.sum_layer_forward(p, weights, ops.LL, mode), kept
+
+    def backward(v: Array, p: Array) -> tuple[Array, Array]:
+        q = _ratio(problem, v, None, implementation)
+        back = ops.flows_back(q, weights, ops.LL, mode)
+        flows = kernels.scale_flows(
+            p, back, places, _zero(), _zero(), jnp.zeros(shape), implementation
+        )
+        gradient = ops.sum_layer_weight_gradient(q[:, None], p[:, None], weights, ops.LL, mode)
+        return flows, weights * gradient
+
+    return forward, backward
+
+
+def _several_blocks(layer: Layer, problem: _Problem, mode: str, implementation: str):
+    weights, selection = problem.weights, problem.selection
+    rows = jnp.arange(layer.units, dtype=jnp.int32)
+    shape = layer.units * layer.elements, layer.batch, layer.width
+
+    def forward() -> tuple[Array, tuple[Array, Array, Array]]:
+        p, shifts = kernels.exponentiate_apart(
+            *_children(layer, problem), _zero(), jnp.zeros(shape), jnp.zeros(shape[:2]),
+            implementation,
+        )  # fmt: skip
+        apart = shifts.reshape(layer.units, layer.elements, layer.batch)
+        saved = p, shifts, ops.block_shifts(apart, selection)
+        v = kernels.forward(
+            *saved, saved[2].max(1), weights, rows[None], selection[None], _zero(), _zero(),
+            jnp.zeros_like(problem.flows), layer.elements, mode, implementation,
+        )  # fmt: skip
+        return v, saved
+
+    def backward(v: Array, saved: tuple[Array, Array, Array]) -> tuple[Array, Array]:
+        corrections = saved[2] - saved[2].max(1)[:, None]
+        q = _ratio(problem, v, corrections, implementation)
+        flows = kernels.element_flows(
+            *saved, q, weights, rows[None], problem.readers[None], _zero(), _zero(),
+            jnp.zeros(shape), layer.blocks, mode, implementation,
+        )  # fmt: skip
+        gradient = kernels.weight_gradient(
+            *saved, q, selection, rows[:, None], layer.elements, mode, implementation
+        )
+        return flows, weights * gradient
+
+    return forward, backward

@@ -1,0 +1,200 @@
+"""Reads children where they lie, adds up the factors of products, and exponentiates."""
+
+import triton
+import triton.language as tl
+
+from jaxjuice.ops.kernels._arithmetic import fast_log
+
+LOWEST = tl.constexpr(-1e30)  # below every log-density, and finite
+
+
+@triton.jit
+def exponentiate_kernel(
+    values,  # [slots, B, K], relative to
+    scales,  # [slots, B]; perhaps the same memory as shifts
+    table,  # [rows, K]: probabilities of leaves that have no slot of their own
+    lookups,  # int32 [leaves, B]: their rows; -1 for a value of 0, -2 for NaN
+    slots,  # int32 [steps, groups, elements, factors]; 0: none, -1 - v: leaf v of `lookups`
+    offsets,  # int32, the same shape
+    starts,  # int32 [steps]: where in shifts the first group goes
+    step,  # int32 [1]: which step this is
+    places,  # int32 [steps, groups], if JOINT: where in kept a group goes; -1 for nowhere
+    kept_before,  # the same memory as kept
+    shifts_before,  # perhaps the same memory as shifts
+    B,
+    groups,
+    elements,  # of a group
+    factors,
+    p,  # [groups, B, elements * WIDTH], if JOINT
+    kept,  # [steps * groups or places, B, elements * WIDTH], if KEEP
+    shifts,  # [slots, B]
+    K: tl.constexpr,
+    WIDTH: tl.constexpr,
+    CHUNK: tl.constexpr,
+    HAS_LOOKUPS: tl.constexpr,
+    HAS_OFFSETS: tl.constexpr,
+    JOINT: tl.constexpr,  # whether groups are whole units
+    KEEP: tl.constexpr,
+    ONE_TILE: tl.constexpr,  # one element, no wider than COLUMNS
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    """p = exp(e - m), e the values of a group of elements that share a shift, m the largest.
+
+    Grid: groups * tiles of ROWS samples. A group is a unit with all its elements, or one element;
+    of these, one without factors is padding, and nothing is written for it.
+    """
+    r = tl.load(step)
+    tiles = tl.cdiv(B, ROWS)
+    here = tl.program_id(0) // tiles
+    group = r * groups + here
+    b = (tl.program_id(0) % tiles) * ROWS + tl.arange(0, ROWS)
+    real = b < B
+    slots += group * elements * factors
+    offsets += group * elements * factors
+    if not JOINT:
+        if tl.load(slots) == 0:
+            return
+    scale = _read_scale(scales, slots, factors, b, real, B)
+    # What is stored, the sum of scale and shift, is rounded to few digits where it is large. p is
+    # relative to the rounded sum, so that the rounding cancels and does not add up with depth.
+    shift = tl.full([ROWS], LOWEST, tl.float32)
+    out = p + ((here.to(tl.int64) * B + b) * (elements * WIDTH))[:, None]
+    kept_place = group
+    if JOINT and KEEP:
+        kept_place = tl.load(places + group)
+    keep = kept + ((kept_place.to(tl.int64) * B + b) * (elements * WIDTH))[:, None]
+    if ONE_TILE:
+        j = tl.arange(0, COLUMNS)
+        mask = real[:, None] & (j < WIDTH)[None, :]
+        e = tl.zeros([ROWS, COLUMNS], tl.float32)
+        e = _add_factors(
+            e, values, table, lookups, slots, offsets, factors, b, real, j, mask, B, K, CHUNK,
+            HAS_LOOKUPS, HAS_OFFSETS,
+        )  # fmt: skip
+        shift = tl.maximum(shift, tl.max(tl.where(mask, e, LOWEST), axis=1))
+        total = scale + shift
+        shift = total - scale
+        e = tl.exp(e - shift[:, None])
+        if JOINT:
+            tl.store(out + j[None, :], e, mask=mask)
+        if KEEP:
+            tl.store(keep + j[None, :], e, mask=mask & (kept_place >= 0))
+    else:
+        # Only differences of scales may meet relative values, or these would lose their digits.
+        for c in range(1, elements):
+            more = _read_scale(scales, slots + c * factors, factors, b, real, B)
+            scale = tl.maximum(scale, more)
+        for c in range(elements):
+            entry = slots + c * factors
+            more = _read_scale(scales, entry, factors, b, real, B) - scale
+            for first in range(0, WIDTH, COLUMNS):
+                j = first + tl.arange(0, COLUMNS)
+                mask = real[:, None] & (j < WIDTH)[None, :]
+                e = tl.zeros([ROWS, COLUMNS], tl.float32) + more[:, None]
+                e = _add_factors(
+                    e, values, table, lookups, entry, offsets + c * factors, factors, b, real,
+                    j, mask, B, K, CHUNK, HAS_LOOKUPS, HAS_OFFSETS,
+                )  # fmt: skip
+                shift = tl.maximum(shift, tl.max(tl.where(mask, e, LOWEST), axis=1))
+        total = scale + shift
+        shift = total - scale
+        for c in range(elements):
+            entry = slots + c * factors
+            more = _read_scale(scales, entry, factors, b, real, B) - scale
+            for first in range(0, WIDTH, COLUMNS):
+                j = first + tl.arange(0, COLUMNS)
+                mask = real[:, None] & (j < WIDTH)[None, :]
+                e = tl.zeros([ROWS, COLUMNS], tl.float32) + more[:, None]
+                e = _add_factors(
+                    e, values, table, lookups, entry, offsets + c * factors, factors, b, real,
+                    j, mask, B, K, CHUNK, HAS_LOOKUPS, HAS_OFFSETS,
+                )  # fmt: skip
+                e = tl.exp(e - shift[:, None])
+                if JOINT:
+                    tl.store(out + c * WIDTH + j[None, :], e, mask=mask)
+                if KEEP:
+                    tl.store(keep + c * WIDTH + j[None, :], e, mask=mask & (kept_place >= 0))
+    place = (tl.load(starts + r) + here).to(tl.int64) * B + b
+    tl.store(shifts + place, total, mask=real)
+
+
+@triton.jit
+def _add_factors(
+    e, values, table, lookups, slots, offsets, factors, b, real, j, mask, B, K: tl.constexpr,
+    CHUNK: tl.constexpr, HAS_LOOKUPS: tl.constexpr, HAS_OFFSETS: tl.constexpr,
+):  # fmt: skip
+    """Adds to e the relative values of an element's factors at samples b and nodes j."""
+    for first in range(0, factors, CHUNK):
+        # No branches around loads: masked ones cost little, and CHUNK of them are in flight.
+        for f in tl.static_range(CHUNK):  # pyright: ignore
+            slot = tl.load(slots + first + f, mask=first + f < factors, other=0)
+            column = j[None, :]
+            if HAS_OFFSETS:
+                column += tl.load(offsets + first + f, mask=first + f < factors, other=0)
+            place = (slot.to(tl.int64) * B + b)[:, None] * K + column
+            e += tl.load(values + place, mask=mask & (slot > 0), other=0.0)
+            if HAS_LOOKUPS:
+                place = (-1 - slot).to(tl.int64) * B + b
+                row = tl.load(lookups + place, mask=real & (slot < 0), other=-1)
+                place = row.to(tl.int64)[:, None] * K + column
+                found = tl.load(table + place, mask=mask & (row >= 0)[:, None], other=1.0)
+                if slot < 0:
+                    e += tl.where((row == -2)[:, None], float("nan"), fast_log(found))
+    return e
+
+
+@triton.jit
+def _read_scale(scales, slots, factors, b, real, B):
+    """The scale of one element at samples b; leaves that are looked up have none."""
+    scale = tl.where(real, 0.0, 0.0)
+    for f in range(factors):
+        slot = tl.load(slots + f)
+        place = slot.to(tl.int64) * B + b
+        scale += tl.load(scales + place, mask=real & (slot > 0), other=0.0)
+    return scale
+
+
+@triton.jit
+def scale_kernel(
+    kept,  # [places, B, ELEMENTS * WIDTH]
+    back,  # [units, B, ELEMENTS * WIDTH]
+    places,  # int32 [steps, units]; -1 for padding
+    starts,  # int32 [steps]: the slot of the first unit's first element
+    step,  # int32 [1]: which step this is
+    flows_before,  # the same memory as flows
+    B,
+    units,
+    flows,  # [slots, B, WIDTH]
+    ELEMENTS: tl.constexpr,
+    WIDTH: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    """Element flows p * back.
+
+    Grid: units * ELEMENTS * tiles of ROWS samples * tiles of COLUMNS nodes of an element.
+    """
+    TILES: tl.constexpr = (WIDTH + COLUMNS - 1) // COLUMNS
+    tiles = tl.cdiv(B, ROWS) * TILES
+    r = tl.load(step)
+    element = tl.program_id(0) // tiles
+    tile = tl.program_id(0) % tiles
+    unit = element // ELEMENTS
+    place = tl.load(places + r * units + unit)
+    if place >= 0:
+        b = (tile // TILES) * ROWS + tl.arange(0, ROWS)
+        j = (tile % TILES) * COLUMNS + tl.arange(0, COLUMNS)
+        mask = (b < B)[:, None] & (j < WIDTH)[None, :]
+        column = (element % ELEMENTS) * WIDTH + j
+        p_row = (place.to(tl.int64) * B + b) * (ELEMENTS * WIDTH)
+        p = tl.load(kept + p_row[:, None] + column[None, :], mask=mask, other=0.0)
+        row = (unit.to(tl.int64) * B + b) * (ELEMENTS * WIDTH)
+        x = tl.load(back + row[:, None] + column[None, :], mask=mask, other=0.0)
+        slot = (tl.load(starts + r) + element).to(tl.int64)
+        tl.store(flows + (slot * B + b)[:, None] * WIDTH + j[None, :], p * x, mask=mask)
+
+
+@triton.jit
+def empty_kernel(_, out):
+    """Leaves its output as it is."""

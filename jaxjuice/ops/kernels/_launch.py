@@ -1,0 +1,174 @@
+"""Whether Triton kernels can run here, and how they are called from JAX."""
+
+import functools
+import importlib
+import inspect
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from jax import lax
+from jax.custom_batching import custom_vmap
+from jax.extend import backend
+
+from jaxjuice.ops._slots import match_varying, varying_axes
+
+
+class KernelWarning(UserWarning):
+    """Triton kernels cannot run where they should: XLA computes the same, more slowly."""
+
+
+@functools.cache
+def compute_capability() -> int | None:
+    """Of this process's first NVIDIA GPU, 90 for 9.0; None where there is none."""
+    try:
+        if "cuda" not in backend.get_backend().platform_version.lower():
+            return None
+        device = jax.devices("cuda")[0]
+    except RuntimeError:
+        return None
+    major, minor = str(getattr(device, "compute_capability", "0.0")).split(".")
+    return 10 * int(major) + int(minor)
+
+
+@functools.cache
+def num_devices() -> int:
+    """The NVIDIA GPUs that JAX sees in this process or its group."""
+    return 0 if compute_capability() is None else jax.device_count("cuda")
+
+
+@functools.cache
+def available() -> bool:
+    """Whether kernels can run in this process. Warns once where a GPU goes unused for want of it.
+
+    They need an NVIDIA GPU from compute capability 8.0 (Ampere) on, and jax-triton.
+    """
+    capability = compute_capability()
+    if capability is None:
+        return False
+    if capability < 80:
+        problem = f"the GPU has compute capability {capability / 10}, and 8.0 is wanted"
+    else:
+        problem = _import_problem()
+    if problem is None:
+        return True
+    warnings.warn(
+        f"jaxjuice runs without its Triton kernels, by XLA alone: {problem}.",
+        KernelWarning,
+        stacklevel=2,
+    )
+    return False
+
+
+def _import_problem() -> str | None:
+    try:
+        _patch_triton()
+        importlib.import_module("jax_triton")
+        _call_through_ffi()
+        for name in ("_children", "_flows", "_products"):
+            importlib.import_module(f"jaxjuice.ops.kernels.{name}")
+    except Exception as error:  # a broken installation raises anything
+        return f"jax-triton or triton cannot be imported ({type(error).__name__}: {error})"
+    return None
+
+
+def _patch_triton() -> None:
+    """jax-triton 0.4 asks for a constant that triton 3.6 does not have yet."""
+    driver = importlib.import_module("triton.backends.nvidia.driver")
+    if not hasattr(driver, "TMA_TF32"):
+        driver.TMA_TF32 = 11  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _call_through_ffi() -> None:
+    """Has jax-triton 0.3 call kernels through XLA's FFI, as 0.4 does.
+
+    XLA records such calls in command buffers: a kernel then starts without the host.
+    """
+    library = importlib.import_module("jax_triton.triton_lib")
+    original = library.triton_kernel_call_lowering
+    if "custom_call_target_name" not in inspect.signature(original).parameters:
+        return
+
+    class Lowering:
+        @staticmethod
+        def ffi_lowering(name, *, api_version, backend_config, operand_output_aliases):
+            del name, api_version
+            rule = jax.ffi.ffi_lowering(
+                "triton_kernel_call_ffi", operand_output_aliases=operand_output_aliases
+            )
+            return lambda ctx, *args: rule(ctx, *args, opaque=backend_config)
+
+    class Jax:
+        ffi = Lowering
+
+        def __getattr__(self, name):
+            return getattr(jax, name)
+
+    setattr(library, "jax", Jax())  # noqa: B010
+
+
+def launch(
+    kernel: Any,
+    *arguments: Any,
+    out: Any,
+    grid: tuple[int, ...],
+    aliases: dict[int, int] | None = None,
+    num_warps: int = 4,
+    num_stages: int = 2,
+    **constants: Any,
+) -> Any:
+    """Calls a Triton kernel.
+
+    Args:
+        kernel: a function under `triton.jit` that takes `arguments`, then pointers to the outputs.
+        arguments: arrays and whole numbers.
+        out: a `jax.ShapeDtypeStruct`, or a tuple of them.
+        grid: how many programs; nothing is launched where it is empty.
+        aliases: by position in `arguments`, the output that takes its memory.
+        num_warps, num_stages: see Triton.
+        constants: the kernel's compile-time arguments.
+    """
+    triton_call = importlib.import_module("jax_triton").triton_call
+    is_new = "out_type" in inspect.signature(triton_call).parameters
+    return triton_call(
+        *arguments,
+        kernel=kernel,
+        grid=grid,
+        input_output_aliases=aliases or {},
+        num_warps=num_warps,
+        num_stages=num_stages,
+        **{"out_type" if is_new else "out_shape": out},
+        **constants,
+    )
+
+
+def dispatch(
+    implementation: str, kernel: Callable[..., Any], reference: Callable[..., Any], *arrays: Any
+) -> Any:
+    """`kernel(*arrays)` on NVIDIA GPUs, `reference(*arrays)` elsewhere and under `vmap`.
+
+    Args:
+        implementation: "triton", or "xla" for `reference` everywhere.
+        kernel, reference: functions of arrays that return arrays, or tuples of them, of the same
+            shapes.
+    """
+    if implementation == "xla" or any(array.size == 0 for array in arrays):
+        return reference(*arrays)
+    axes = varying_axes(arrays)
+    arrays = match_varying(arrays, axes)
+
+    @custom_vmap
+    def run(*arrays):
+        def on_gpu(*arrays):
+            return match_varying(kernel(*arrays), axes)
+
+        return lax.platform_dependent(*arrays, cuda=on_gpu, default=reference)
+
+    @run.def_vmap
+    def _(size, batched, *arrays):
+        in_axes = tuple(0 if b else None for b in batched)
+        out = jax.vmap(reference, in_axes, axis_size=size)(*arrays)
+        return out, jax.tree.map(lambda _: True, out)
+
+    return run(*arrays)

@@ -1,0 +1,201 @@
+"""What the kernels compute, in jax.numpy: for all other platforms, for `vmap`, and for tests."""
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+_LOWEST = -1e30
+
+
+def exponentiate(
+    values, scales, table, lookups, slots, offsets, starts, step, places, kept, shifts, *,
+    width: int, joint: bool, keeps: bool,
+) -> tuple[Array, Array, Array]:  # fmt: skip
+    """See `kernels.exponentiate`."""
+    slots, start = slots[step[0]], starts[step[0]]
+    offsets = None if offsets is None else offsets[step[0]]
+    groups, elements, _ = slots.shape
+    batch = values.shape[1]
+    e, scale = read(values, scales, table, lookups, slots, offsets, width)
+    most = scale.max(1)
+    e = e + (scale - most[:, None])[..., None]
+    # p is relative to the rounded sum, so that its rounding does not add up with depth.
+    total = most + jnp.max(e, axis=(1, 3), initial=_LOWEST)
+    p = jnp.exp(e - (total - most)[:, None, :, None]).swapaxes(1, 2)
+    p = p.reshape(groups, batch, elements * width)
+    if keeps and joint:
+        kept = _keep(kept, p, places[step[0]])
+    elif keeps:
+        kept = _write(kept, p, step[0] * groups)
+    shifts = _write(shifts, total, start)
+    return p if joint else jnp.zeros(1, p.dtype), kept, shifts
+
+
+def forward(
+    p, shifts, block_shifts, unit_shifts, weights, rows, selection, starts, step, values, *,
+    elements: int, product,
+) -> Array:  # fmt: skip
+    """See `kernels.forward`."""
+    rows, selection = rows[step[0]], selection[step[0]]
+    units, blocks, _ = selection.shape
+    x = _operand(p, shifts, block_shifts, selection, step[0] * units, elements)
+    theta = weights[rows].reshape(units, blocks, -1, x.shape[-1])
+    s = product(x, theta, ((3,), (3,)), ((0, 1), (0, 1)))  # [units, blocks, B, size]
+    v = jnp.log(s) + (block_shifts - unit_shifts[:, None])[..., None]
+    v = v.swapaxes(1, 2).reshape(units, *values.shape[1:])
+    return _write(values, v, starts[step[0]])
+
+
+def element_flows(
+    p, shifts, block_shifts, q, weights, rows, readers, starts, step, flows, *, blocks: int, product
+) -> Array:
+    """See `kernels.element_flows`."""
+    rows, readers = rows[step[0]], readers[step[0]]
+    units, elements, _ = readers.shape
+    batch, width = p.shape[1:]
+    own = weights.shape[2] // width
+    first, number = step[0] * units * elements, units * elements
+    q = q.reshape(units, batch, blocks, q.shape[2] // blocks).swapaxes(1, 2)
+    theta = weights[rows].reshape(units, blocks, q.shape[-1], own * width)
+    back = product(q, theta, ((3,), (2,)), ((0, 1), (0, 1)))  # [units, blocks, B, own * width]
+    back = back.reshape(units, blocks, batch, own, width).swapaxes(2, 3)
+    back = back.reshape(units, blocks * own, batch, width)
+    count, readers = readers[..., 0], readers[..., 1:]
+    m = lax.dynamic_slice_in_dim(shifts, first, number).reshape(units, elements, batch)
+    unit = jnp.arange(units, dtype=jnp.int32)[:, None]
+    total = jnp.zeros((units, elements, batch, width), p.dtype)
+    for n in range(readers.shape[2]):
+        real = n < count
+        reader = jnp.where(real, readers[..., n], 0)
+        r = jnp.exp(m - block_shifts[unit, reader // own])
+        more = back[unit, reader] * r[..., None]
+        total = total + jnp.where(real[..., None, None], more, 0.0)
+    factor = lax.dynamic_slice_in_dim(p, first, number).reshape(total.shape)
+    return _write(flows, (factor * total).reshape(number, batch, width), starts[step[0]])
+
+
+def weight_gradient(
+    p, shifts, block_shifts, q, selection, copies, *, elements: int, product
+) -> Array:
+    """See `kernels.weight_gradient`."""
+    units, blocks, _ = selection.shape
+    x = _operand(p, shifts, block_shifts, selection, 0, elements)
+    q = q.reshape(units, p.shape[1], blocks, q.shape[2] // blocks).swapaxes(1, 2)
+    real = (copies >= 0)[..., None, None, None]
+    index = jnp.maximum(copies, 0)
+    q = jnp.where(real, q[index], 0.0)  # [rows, copies, blocks, B, size]
+    x = jnp.where(real, x[index], 0.0)
+    out = product(q, x, ((1, 3), (1, 3)), ((0, 2), (0, 2)))  # [rows, blocks, size, N]
+    return out.reshape(len(copies), -1, x.shape[-1])
+
+
+def flow_ratio(
+    values, flows, slots, offsets, corrections, starts, step, places, kept, *, blocks: int
+) -> tuple[Array, Array]:
+    """See `kernels.flow_ratio`."""
+    slots, start = slots[step[0]], starts[step[0]]
+    offsets = None if offsets is None else offsets[step[0]]
+    units, pieces, _ = slots.shape
+    nodes = values.shape[2]
+    f = pull(flows, slots, offsets, nodes // pieces)
+    f = f.swapaxes(1, 2).reshape(units, f.shape[2], nodes)
+    v = lax.dynamic_slice_in_dim(values, start, units)
+    if blocks > 1:
+        v = v - jnp.repeat(corrections.swapaxes(1, 2), nodes // blocks, axis=2)
+    live = (f != 0) & (v > -jnp.inf)
+    q = jnp.where(live, f * jnp.exp(jnp.minimum(-v, 88.3)), jnp.zeros_like(f))
+    return q, _keep(kept, q, places[step[0]])
+
+
+def scale_flows(kept, back, places, starts, step, flows) -> Array:
+    """See `kernels.scale_flows`."""
+    units, batch, children = back.shape
+    width = flows.shape[2]
+    f = kept[jnp.maximum(places[step[0]], 0)] * back
+    elements = children // width
+    f = f.reshape(units, batch, elements, width).swapaxes(1, 2)
+    return _write(flows, f.reshape(units * elements, batch, width), starts[step[0]])
+
+
+def pull(flows, slots, offsets, size: int) -> Array:
+    """Runs of `size` flows `[units, pieces, B, size]`, added up over slots `[..., n]`; 0: none."""
+    total = 0.0
+    for r in range(slots.shape[2]):
+        run = _runs(flows, slots[..., r], None if offsets is None else offsets[..., r], size)
+        total = total + jnp.where((slots[..., r] > 0)[..., None, None], run, 0.0)
+    return jnp.asarray(total)
+
+
+def leaf_counts(
+    flows, slots, offsets, keys, leaves, *, first: int, categories: int, nodes: int
+) -> Array:
+    """See `kernels.leaf_counts`."""
+    pieces = slots.shape[1]
+    tables, members = keys.shape
+    batch = flows.shape[1]
+    f = pull(flows, slots, offsets, nodes // pieces)
+    f = f.swapaxes(1, 2).reshape(len(slots), batch, nodes)
+    category, member = keys // members - first, keys % members
+    leaf = jnp.take_along_axis(leaves, member // batch, axis=1)
+    row = jnp.arange(tables, dtype=jnp.int32)[:, None] * categories + category
+    row = jnp.where((category >= 0) & (category < categories), row, tables * categories)
+    counts = jnp.zeros((tables * categories, nodes), flows.dtype)
+    counts = counts.at[row.reshape(-1)].add(f[leaf, member % batch].reshape(-1, nodes), mode="drop")
+    return counts.reshape(tables, categories, nodes)
+
+
+def read(values, scales, table, lookups, slots, offsets, width: int) -> tuple[Array, Array]:
+    """Relative values `[X, E, B, width]` and scales `[X, E, B]`."""
+    e, scale = jnp.zeros((), values.dtype), jnp.zeros((), values.dtype)
+    for f in range(slots.shape[2]):
+        slot = slots[..., f]
+        start = None if offsets is None else offsets[..., f]
+        stored, looked_up = slot > 0, slot < 0
+        run = _runs(values, slot, start, width)
+        e = e + jnp.where(stored[..., None, None], run, 0.0)
+        scale = scale + jnp.where(stored[..., None], scales[jnp.maximum(slot, 0)], 0.0)
+        if lookups is None:
+            continue
+        row = lookups[jnp.maximum(-1 - slot, 0)]  # [X, E, B]
+        column = jnp.arange(width) + (0 if start is None else start[..., None, None])
+        found = jnp.log(table[jnp.maximum(row, 0)[..., None], column])
+        found = jnp.where((row >= 0)[..., None], found, 0.0)
+        found = jnp.where((row == -2)[..., None], jnp.nan, found)
+        e = e + jnp.where(looked_up[..., None, None], found, 0.0)
+    return e, scale
+
+
+def _runs(array, slots, offsets, width: int) -> Array:
+    """Runs `[X, C, B, width]` at slots `[X, C]` of `[S, B, K]`; anything if it is none."""
+    rows = array[jnp.maximum(slots, 0)]
+    if offsets is None:
+        return rows
+    columns = jnp.arange(width, dtype=jnp.int32) + offsets[..., None, None]
+    return jnp.take_along_axis(rows, jnp.broadcast_to(columns, (*rows.shape[:-1], width)), axis=-1)
+
+
+def _operand(p, shifts, block_shifts, selection, first_unit, elements: int) -> Array:
+    """r p of every block's own elements side by side, `[units, blocks, B, own * width]`."""
+    units, blocks, own = selection.shape
+    batch, width = p.shape[1:]
+    first, number = first_unit * elements, units * elements
+    unit = jnp.arange(units, dtype=jnp.int32)[:, None, None]
+    x = lax.dynamic_slice_in_dim(p, first, number).reshape(units, elements, batch, width)
+    m = lax.dynamic_slice_in_dim(shifts, first, number).reshape(units, elements, batch)
+    r = jnp.exp(m[unit, selection] - block_shifts[:, :, None])
+    x = x[unit, selection] * r[..., None]  # [units, blocks, own, B, width]
+    return x.swapaxes(2, 3).reshape(units, blocks, batch, own * width)
+
+
+def _keep(kept, update, places) -> Array:
+    # Negative places count from the end; what is out of bounds is dropped.
+    return kept.at[jnp.where(places < 0, len(kept), places)].set(update, mode="drop")
+
+
+def _write(array, update, start) -> Array:
+    return lax.dynamic_update_slice_in_dim(array, update, start, axis=0)
+
+
+def empty(shape: tuple[int, ...]) -> Array:
+    """See `kernels.empty`."""
+    return jnp.zeros(shape, jax.numpy.float32)

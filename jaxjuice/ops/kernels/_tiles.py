@@ -1,0 +1,47 @@
+"""The sizes of tiles: a fixed table by class of shape and architecture, never by timing.
+
+Which tile runs changes rounding errors, so that a measurement must not choose it. The numbers were
+found on an H200 (`bench/results/README.md`).
+"""
+
+from typing import NamedTuple
+
+
+class Tile(NamedTuple):
+    """`rows` x `columns` of a result, summed `depth` at a time, by `warps` x 32 threads."""
+
+    rows: int
+    columns: int
+    depth: int
+    warps: int
+    stages: int
+
+
+def row_tile(batch: int, width: int, most_columns: int = 4096) -> Tile:
+    """For kernels that go through rows of `width` numbers, one after another.
+
+    A thread has 8 numbers in hand: with more, reads that wait for memory run out of registers.
+    """
+    columns = min(power_of_two(width), most_columns)
+    rows = max(1, min(power_of_two(batch), 1024 // columns))
+    return Tile(rows, columns, 1, min(16, max(1, rows * columns // 256)), 1)
+
+
+def product_tile(rows: int, columns: int, depth: int, mode: str, capability: int) -> Tile:
+    """For products `[rows, depth] x [depth, columns]` in a mode of `_arithmetic.dot`."""
+    # Full float32 runs on the ordinary units, whose sums need registers of their own.
+    most_rows = 64 if mode == "ieee" else 128
+    deepest = 64 if depth >= 256 and mode in ("tf32", "tf32x3") else 32
+    return Tile(
+        rows=min(max(16, power_of_two(rows)), most_rows),
+        columns=min(max(16, power_of_two(columns)), 64),
+        depth=min(max(16, power_of_two(depth)), deepest),
+        warps=4,
+        # Ampere's shared memory holds fewer tiles in flight.
+        stages=3 if capability >= 90 else 2,
+    )
+
+
+def power_of_two(n: int) -> int:
+    """The smallest power of two that is not below n."""
+    return 1 << max(0, n - 1).bit_length()

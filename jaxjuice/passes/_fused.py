@@ -1,0 +1,554 @@
+"""Both passes in fused steps: children are read, and flows pulled, inside the kernels.
+
+The passes of `_forward` and `_backward` gather children and flows into arrays of their own, which
+CPUs do well. GPUs are short of memory traffic: here every step is a few kernels that read slots
+where they lie (`jaxjuice.ops.kernels`), leaves that are rows of a table have no slots at all, and
+the p of units of several blocks is kept once for all of them. Log-likelihoods in float32 alone.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from jaxjuice import ops
+from jaxjuice.compiler import LeafLayer, Program, SumLayer
+from jaxjuice.ops import kernels
+from jaxjuice.passes._forward import Values
+from jaxjuice.passes._walk import (
+    Arrays,
+    Walk,
+    flat_entries,
+    layer_weights,
+    parameter_copies,
+    read_flows,
+    stack_entries,
+    weight_tables,
+)
+
+
+class Lookup(NamedTuple):
+    """The values of a leaf layer as rows of a table.
+
+    Attributes:
+        table: probabilities `[P, C, K]`.
+        category: int32 `[V, B]`; -1 where a value is missing, -2 where it is illegal.
+    """
+
+    table: Array
+    category: Array
+
+
+# XLA starts what is in the body of a loop as one graph: the host is slower than small kernels.
+_UNROLLED_STEPS = 4
+
+
+class _Empty:
+    """Makes arrays of any values, each with a label of its own."""
+
+    def __init__(self, walk: Walk, first: int):
+        self.walk, self.label = walk, first
+
+    def __call__(self, *shape: int) -> Array:
+        self.label += 1
+        return kernels.empty(shape, self.label, self.walk.kernels)
+
+
+class LookupFlows(NamedTuple):
+    """The flows of such a layer: of every category `[P, C, K]`, and of missing values `[P, K]`."""
+
+    counts: Array
+    missing: Array
+
+
+class FusedSaved(NamedTuple):
+    """What the backward pass needs of one layer and all its R steps.
+
+    Attributes:
+        p: of units that are one product, `[number, B, N]` in the order of `_places`; of units of
+            several blocks `[R * quota * elements, B, width]`.
+        shifts: None; of units of several blocks `[R * quota * elements, B]`.
+        block_shifts: None; of units of several blocks `[R, quota, blocks, B]`.
+    """
+
+    p: Array | None
+    shifts: Array | None
+    block_shifts: Array | None
+
+
+def is_fusable(program: Program) -> bool:
+    """Whether every layer reads its children from one array, and its flows from one array."""
+    layers = [layer for stage in program.stages for layer in stage]
+    readers = [layer.children for layer in layers] + [layer.parents for layer in layers]
+    return all(
+        len(tables) == 1 for tables in [*readers, *(leaf.parents for leaf in program.leaves)]
+    )
+
+
+def can_look_up(leaf: LeafLayer, num_categories: int, batch: int) -> bool:
+    """Whether the counts of such a layer have room for their keys in 32 bits."""
+    return (num_categories + 2) * _leaves_of_tables(leaf).shape[1] * batch < 2**31
+
+
+@dataclass(frozen=True)
+class _Places:
+    """Where the values of a program are when some leaves are looked up.
+
+    Attributes:
+        looked_up: by width, the first slot of such a leaf layer and how many it has.
+        lookup: by width, its table `[P * C, K]` and rows int32 `[V, B]`.
+    """
+
+    looked_up: dict[int, tuple[int, int]]
+    lookup: dict[int, tuple[Array, Array]]
+
+    @staticmethod
+    def of(program: Program, leaves: Sequence[Array | Lookup]) -> "_Places":
+        looked_up, lookup = {}, {}
+        for leaf, value in zip(program.leaves, leaves, strict=True):
+            if not isinstance(value, Lookup):
+                continue
+            assert leaf.num_nodes not in lookup, "one layer of lookups for each width"
+            num_params, categories, nodes = value.table.shape
+            ids = _param_ids(leaf)[:, None] * np.int32(categories)
+            rows = jnp.where(value.category >= 0, value.category + ids, value.category)
+            table = value.table.reshape(num_params * categories, nodes)
+            looked_up[leaf.num_nodes] = leaf.value_start, leaf.num_leaves
+            lookup[leaf.num_nodes] = table, rows
+        return _Places(looked_up, lookup)
+
+    def slots(self, width: int, slots: np.ndarray) -> np.ndarray:
+        """Slots as the kernels read them: -1 - v for leaf v of the lookups."""
+        if width not in self.looked_up:
+            return slots
+        first, count = self.looked_up[width]
+        stored = np.where(slots >= first + count, slots - count, slots)
+        is_lookup = (slots >= first) & (slots < first + count)
+        return np.where(is_lookup, first - 1 - slots, stored).astype(np.int32)
+
+    def size(self, width: int, count: int) -> int:
+        """How many of `count` slots are left."""
+        return count - self.looked_up.get(width, (0, 0))[1]
+
+    def table(self, width: int) -> tuple[Array | None, Array | None]:
+        return self.lookup.get(width, (None, None))
+
+
+def forward(
+    walk: Walk, weights: dict[str, Array], leaves: Sequence[Array | Lookup], *, save: bool
+) -> tuple[Array, Values, list[list[FusedSaved]]]:
+    """Log-likelihoods and all values.
+
+    Args:
+        walk: the program and its settings.
+        weights: sum parameters by group.
+        leaves: log-densities `[V, B, K]` of each leaf layer, or a `Lookup`.
+        save: whether a backward pass follows.
+
+    Returns:
+        `[B, num_roots]`, the values, and, with `save`, what was saved of each layer of each stage.
+    """
+    places = _Places.of(walk.program, leaves)
+    empty = _Empty(walk, 0)
+    values = _start_values(walk.program, places, weights, leaves, empty)
+    saved = []
+    for stage in walk.program.stages:
+        tables = [_layer_tables(places, layer) for layer in stage]
+        kept = [_start_saved(layer, values, save, empty) for layer in stage]
+
+        def step(carry, i, stage=stage, tables=tables):
+            values, kept = carry
+            kept = list(kept)
+            for n, (layer, table) in enumerate(zip(stage, tables, strict=True)):
+                theta = weights[layer.weights.group]
+                values, kept[n] = _forward_layer(
+                    walk, places, layer, values, kept[n], table, theta, i
+                )
+            return values, kept
+
+        values, kept = _run_steps(step, (values, kept), stage[0].num_steps)
+        saved.append(kept)
+    return _root_values(walk, places, values), values, saved
+
+
+def _run_steps(step: Callable, carry, count: int, *, reverse: bool = False):
+    """`step(carry, int32 [1])` for every step.
+
+    Not a scan: it would hand slices of tables to the kernels and copy their outputs, in kernels of
+    its own, where these can index whole arrays.
+    """
+
+    def body(i, carry):
+        return step(carry, (count - 1 - i if reverse else i).reshape(1))
+
+    if count == 1:
+        return body(jnp.zeros((), jnp.int32), carry)
+    return lax.fori_loop(0, count, body, carry, unroll=min(count, _UNROLLED_STEPS))
+
+
+def _start_values(program: Program, places: _Places, weights, leaves, empty: _Empty) -> Values:
+    batch = _batch_size(leaves)
+    axes = ops.varying_axes(weights, leaves)
+    relative, scale = {}, {}
+    for k, count in program.value_slots.items():
+        shape = (places.size(k, count), batch, k)
+        relative[k] = empty(*shape)
+        scale[k] = jnp.zeros(shape[:2], jnp.float32)
+    values = ops.match_varying(Values(relative, scale), axes)
+    for leaf, value in zip(program.leaves, leaves, strict=True):
+        if isinstance(value, Lookup):
+            continue
+        start = int(places.slots(leaf.num_nodes, np.array(leaf.value_start)))
+        array = values.relative[leaf.num_nodes]
+        value = ops.match_varying(value, axes)
+        values.relative[leaf.num_nodes] = ops.write_slots(array, value, start)
+    return values
+
+
+def _batch_size(leaves: Sequence[Array | Lookup]) -> int:
+    value = leaves[0]
+    return (value.category if isinstance(value, Lookup) else value).shape[1]
+
+
+def _start_saved(layer: SumLayer, values: Values, save: bool, empty: _Empty) -> FusedSaved:
+    batch = next(iter(values.scale.values())).shape[1]
+    units = layer.num_steps * layer.quota
+    elements = units * layer.num_elements
+    p = shifts = block_shifts = None
+    if layer.num_blocks > 1:
+        p = empty(elements, batch, layer.width)
+        shifts = empty(elements, batch)
+        if save:
+            block_shifts = empty(layer.num_steps, layer.quota, layer.num_blocks, batch)
+    elif save:
+        number = _gradient_lists(layer)[1]
+        p = empty(number, batch, layer.num_children)
+    return ops.match_varying(FusedSaved(p, shifts, block_shifts), ops.varying_axes(values))
+
+
+def _gradient_lists(layer: SumLayer) -> tuple[list[tuple[np.ndarray, np.ndarray]], int]:
+    """`parameter_copies`, with entries in place of which there are places in a list of p or q.
+
+    If all rows have equally many copies, places follow the rows, so that p and q are the operands
+    of the gradient's product as they are; if not, they are the entries themselves.
+    """
+    lists = parameter_copies(layer)
+    if len(lists) == 1 and (lists[0][1] >= 0).all():
+        rows, copies = lists[0]
+        return [(rows, np.arange(copies.size, dtype=np.int32).reshape(copies.shape))], copies.size
+    return lists, layer.num_steps * layer.quota
+
+
+def _places(layer: SumLayer) -> np.ndarray:
+    """Int32 `[R, quota]`: where p and q of a unit are kept for the gradient; -1 for padding."""
+    entries = np.arange(layer.num_steps * layer.quota, dtype=np.int32)
+    if layer.num_blocks > 1:
+        return entries.reshape(layer.num_steps, layer.quota)
+    lists = parameter_copies(layer)
+    kept = _gradient_lists(layer)[0]
+    places = np.full(entries.size, -1, np.int32)
+    for (_, copies), (_, where) in zip(lists, kept, strict=True):
+        places[copies[copies >= 0]] = where[copies >= 0]
+    return places.reshape(layer.num_steps, layer.quota)
+
+
+def _layer_tables(places: _Places, layer: SumLayer) -> dict[str, Any]:
+    """Everything that a layer reads in its steps, arrays `[R, ...]`."""
+    ((width, children),) = layer.children.items()
+    ((_, parents),) = layer.parents.items()
+    tables: dict[str, Any] = {
+        "children": (places.slots(width, children.slots), children.offsets),
+        "parents": (parents.slots, parents.offsets),
+        "value_start": places.slots(layer.num_nodes, layer.value_start),
+        "flow_start": layer.flow_start,
+        "places": _places(layer),
+    }
+    if layer.num_blocks > 1:
+        tables["selection"] = layer.selection
+        tables["readers"] = _readers(layer)
+        tables["rows"] = layer.weights.rows
+    elif layer.weights.kind == "all":
+        tables["row"] = np.arange(layer.num_steps, dtype=np.int32) * layer.quota
+    else:
+        tables |= weight_tables(layer)
+    # As constants they would make each step of a stage a kernel of its own.
+    return lax.optimization_barrier(jax.tree.map(jnp.asarray, tables))
+
+
+def _step_weights(layer: SumLayer, tables: dict[str, Any], weights: Array, i: Array) -> Array:
+    """theta `[quota, M, N]` of step i of units that are one product each."""
+    step = {name: tables[name][i[0]] for name in ("row", "rows") if name in tables}
+    return layer_weights(layer, step, weights)
+
+
+def _readers(layer: SumLayer) -> np.ndarray:
+    """Int32 `[R, quota, elements, 1 + most]`: `selected_by`, with how many there are in front."""
+    places = layer.selected_by
+    assert places is not None
+    count = (places < layer.num_blocks * layer.block_elements).sum(-1, keepdims=True)
+    return np.concatenate([count.astype(np.int32), places], axis=-1)
+
+
+def _forward_layer(
+    walk: Walk,
+    places: _Places,
+    layer: SumLayer,
+    values: Values,
+    saved: FusedSaved,
+    table: dict[str, Any],
+    weights: Array,
+    i: Array,
+) -> tuple[Values, FusedSaved]:
+    (width,) = layer.children
+    relative, scale = values.relative, values.scale
+    k, start = layer.num_nodes, table["value_start"]
+    probs, lookups = places.table(width)
+    slots, offsets = table["children"]
+    if layer.num_blocks == 1:
+        own = None if width == k else scale[k]
+        p, kept, new_scale = kernels.exponentiate(
+            relative[width], scale[width], probs, lookups, slots, offsets, own, start, i,
+            table["places"], saved.p, layer.width, walk.kernels,
+        )  # fmt: skip
+        theta = _step_weights(layer, table, weights, i)
+        v = ops.sum_layer_forward(p, theta, walk.propagation, walk.precision)
+        new = ops.write_slots(relative[k], v, start[i[0]])
+        saved = saved._replace(p=kept)
+    else:
+        assert saved.p is not None and saved.shifts is not None
+        p, shifts = kernels.exponentiate_apart(
+            relative[width], scale[width], probs, lookups, slots, offsets, i, saved.p,
+            saved.shifts, walk.kernels,
+        )  # fmt: skip
+        block_shifts = _block_shifts(layer, shifts, i, table["selection"])
+        shift = block_shifts.max(1)
+        new = kernels.forward(
+            p, shifts, block_shifts, shift, _as_rows(weights), table["rows"], table["selection"],
+            start, i, relative[k], layer.num_elements, walk.precision, walk.kernels,
+        )  # fmt: skip
+        new_scale = ops.write_slots(scale[k], shift, start[i[0]])
+        kept = saved.block_shifts
+        if kept is not None:
+            kept = lax.dynamic_update_index_in_dim(kept, block_shifts, i[0], 0)
+        saved = FusedSaved(p, shifts, kept)
+    return Values({**relative, k: new}, {**scale, k: new_scale}), saved
+
+
+def _block_shifts(layer: SumLayer, shifts: Array, i: Array, selection: Array) -> Array:
+    """M `[quota, blocks, B]`, the largest of the shifts of the elements that a block reads."""
+    unit = i[0] * layer.quota + jnp.arange(layer.quota, dtype=jnp.int32)[:, None, None]
+    return shifts[unit * layer.num_elements + selection[i[0]]].max(2)
+
+
+def _as_rows(weights: Array) -> Array:
+    """theta `[P, blocks, block_nodes, N]` as `[P, M, N]`."""
+    return weights.reshape(weights.shape[0], -1, weights.shape[3])
+
+
+def _root_values(walk: Walk, places: _Places, values: Values) -> Array:
+    root = walk.program.root
+    total = None
+    for width, children in root.children.items():
+        probs, lookups = places.table(width)
+        slots = jnp.asarray(places.slots(width, children.slots[0]))
+        offsets = None if children.offsets is None else jnp.asarray(children.offsets[0])
+        e, scale = kernels.reference.read(
+            values.relative[width], values.scale[width], probs, lookups, slots, offsets, root.width
+        )
+        more = e + scale[..., None]  # [1, elements, B, width]
+        total = more if total is None else total + more
+    assert total is not None
+    return total[0].swapaxes(0, 1).reshape(total.shape[2], root.num_nodes)
+
+
+def backward(
+    walk: Walk,
+    weights: dict[str, Array],
+    leaves: Sequence[Array | Lookup],
+    values: Values,
+    saved: Sequence[Sequence[FusedSaved]],
+    lls: Array,
+    root_flows: Array,
+) -> tuple[dict[str, Array], list[Array | LookupFlows]]:
+    """Gradients by hand.
+
+    Args:
+        walk: the program and its settings.
+        weights: sum parameters by group.
+        leaves: as `forward` took them.
+        values, saved, lls: what `forward` returned.
+        root_flows: `[B, num_roots]`, any sign; counts as 0 where the root is -inf.
+
+    Returns:
+        d LL / d theta by group, and the flows of each leaf layer: `[V, B, K]`, or `LookupFlows`.
+    """
+    program = walk.program
+    places = _Places.of(program, leaves)
+    root_flows = jnp.where(lls > -jnp.inf, root_flows, jnp.zeros_like(root_flows))
+    empty = _Empty(walk, 1_000_000)  # far from the labels of the pass forward
+    flows = _start_flows(walk.program, values, root_flows, empty)
+    gradients: dict[str, Array] = {}
+    for stage, kept in reversed(list(zip(program.stages, saved, strict=True))):
+        tables = [_layer_tables(places, layer) for layer in stage]
+        ratios = [_start_ratios(layer, root_flows, empty) for layer in stage]
+
+        def step(carry, i, stage=stage, kept=kept, tables=tables):
+            flows, ratios = carry
+            ratios = list(ratios)
+            for n, (layer, more, table) in reversed(
+                list(enumerate(zip(stage, kept, tables, strict=True)))
+            ):
+                theta = weights[layer.weights.group]
+                flows, ratios[n] = _backward_layer(
+                    walk, layer, values, flows, more, ratios[n], table, theta, i
+                )
+            return flows, ratios
+
+        flows, ratios = _run_steps(step, (flows, ratios), stage[0].num_steps, reverse=True)
+        for layer, more, q in zip(stage, kept, ratios, strict=True):
+            group = layer.weights.group
+            for rows, part in _gradient(walk, layer, weights[group], more, q):
+                if len(rows) != len(weights[group]):
+                    part = jnp.zeros_like(weights[group]).at[rows].add(part)
+                gradients[group] = gradients[group] + part if group in gradients else part
+    leaf_flows = [
+        _leaf_flows(walk, leaf, value, flows)
+        for leaf, value in zip(program.leaves, leaves, strict=True)
+    ]
+    return gradients, leaf_flows
+
+
+def _start_flows(program: Program, values: Values, root_flows: Array, empty: _Empty) -> Arrays:
+    root, batch = program.root, root_flows.shape[0]
+    f = root_flows.reshape(batch, root.num_elements, root.width).transpose(1, 0, 2)
+    axes = ops.varying_axes(values, f)
+    flows = {w: empty(count, batch, w) for w, count in program.flow_slots.items()}
+    flows = ops.match_varying(flows, axes)
+    flows[root.width] = ops.write_slots(flows[root.width], ops.match_varying(f, axes), 1)
+    return flows
+
+
+def _start_ratios(layer: SumLayer, like: Array, empty: _Empty) -> Array:
+    """Where q is kept, `[number, B, M]`."""
+    number = layer.num_steps * layer.quota
+    if layer.num_blocks == 1:
+        number = _gradient_lists(layer)[1]
+    q = empty(number, like.shape[0], layer.num_nodes)
+    return ops.match_varying(q, ops.varying_axes(like))
+
+
+def _backward_layer(
+    walk: Walk,
+    layer: SumLayer,
+    values: Values,
+    flows: Arrays,
+    saved: FusedSaved,
+    ratios: Array,
+    table: dict[str, Any],
+    weights: Array,
+    i: Array,
+) -> tuple[Arrays, Array]:
+    (source,) = layer.parents
+    w, corrections = layer.width, None
+    block_shifts = None if saved.block_shifts is None else saved.block_shifts[i[0]]
+    if block_shifts is not None:
+        corrections = block_shifts - block_shifts.max(1)[:, None]
+    slots, offsets = table["parents"]
+    q, ratios = kernels.flow_ratio(
+        values.relative[layer.num_nodes], flows[source], slots, offsets, corrections,
+        table["value_start"], i, table["places"], ratios, walk.kernels,
+    )  # fmt: skip
+    assert saved.p is not None
+    if block_shifts is None:
+        theta = _step_weights(layer, table, weights, i)
+        back = ops.flows_back(q, theta, walk.propagation, walk.precision)
+        new = kernels.scale_flows(
+            saved.p, back, table["places"], table["flow_start"], i, flows[w], walk.kernels
+        )
+    else:
+        assert saved.shifts is not None
+        new = kernels.element_flows(
+            saved.p, saved.shifts, block_shifts, q, _as_rows(weights), table["rows"],
+            table["readers"], table["flow_start"], i, flows[w], layer.num_blocks, walk.precision,
+            walk.kernels,
+        )  # fmt: skip
+    return {**flows, w: new}, ratios
+
+
+def _gradient(walk: Walk, layer: SumLayer, weights: Array, saved: FusedSaved, q: Array):
+    """d LL / d theta of a layer: lists of rows, and their parts `[rows, blocks, M, N]`."""
+    assert saved.p is not None
+    if layer.num_blocks == 1:
+        for rows, copies in _gradient_lists(layer)[0]:
+            q_rows, p_rows = (
+                stack_entries(flat_entries(x, copies.reshape(-1)), len(rows), copies.shape[1])
+                for x in (q, saved.p)
+            )
+            part = ops.sum_layer_weight_gradient(
+                q_rows, p_rows, weights[:1, 0], walk.propagation, walk.precision
+            )
+            yield rows, part.reshape(len(rows), *weights.shape[1:])
+        return
+    assert saved.shifts is not None and saved.block_shifts is not None
+    assert layer.selection is not None
+    block_shifts = saved.block_shifts.reshape(len(q), *saved.block_shifts.shape[2:])
+    selection = jnp.asarray(layer.selection.reshape(len(q), *layer.selection.shape[2:]))
+    for rows, copies in parameter_copies(layer):
+        part = kernels.weight_gradient(
+            saved.p, saved.shifts, block_shifts, q, selection, jnp.asarray(copies),
+            layer.num_elements, walk.precision, walk.kernels,
+        )  # fmt: skip
+        yield rows, part.reshape(len(rows), *weights.shape[1:])
+
+
+def _leaf_flows(
+    walk: Walk, leaf: LeafLayer, value: Array | Lookup, flows: Arrays
+) -> Array | LookupFlows:
+    ((width, parents),) = leaf.parents.items()
+    tables = jax.tree.map(jnp.asarray, (parents.slots, parents.offsets))
+    slots, offsets = lax.optimization_barrier(tables)
+    if not isinstance(value, Lookup):
+        tables = {width: (slots, offsets)}
+        return read_flows(flows, tables, leaf.num_leaves, leaf.num_nodes, leaf.pieces)
+    leaves = _leaves_of_tables(leaf)
+    categories = value.table.shape[1]
+    keys = _sorted_keys(value.category, leaves, categories)
+    used = jnp.asarray(np.maximum(leaves, 0))
+
+    def count(first: int, number: int) -> Array:
+        return kernels.leaf_counts(
+            flows[width], slots, offsets, keys, used, first, number, leaf.num_nodes, walk.kernels
+        )
+
+    return LookupFlows(count(0, categories), count(categories, 1)[:, 0])
+
+
+def _sorted_keys(category: Array, leaves: np.ndarray, categories: int) -> Array:
+    """Keys as `kernels.leaf_counts` takes them; category C for missing, C + 1 for illegal ones."""
+    tables, copies = leaves.shape
+    batch = category.shape[1]
+    members = copies * batch
+    category = jnp.where(category == -1, categories, category)
+    category = jnp.where(category < 0, categories + 1, category)[np.maximum(leaves, 0)]
+    category = jnp.where((leaves >= 0)[..., None], category, categories + 1)
+    member = jnp.arange(members, dtype=jnp.int32)
+    return jnp.sort(category.reshape(tables, members) * members + member, axis=1)
+
+
+def _param_ids(leaf: LeafLayer) -> np.ndarray:
+    return np.arange(leaf.num_leaves, dtype=np.int32) if leaf.param_ids is None else leaf.param_ids
+
+
+def _leaves_of_tables(leaf: LeafLayer) -> np.ndarray:
+    """Int32 `[P, copies]`, the leaves that share each parameter set; -1 for none."""
+    ids = _param_ids(leaf)
+    counts = np.bincount(ids, minlength=leaf.num_params)
+    leaves = np.full((leaf.num_params, int(counts.max())), -1, np.int32)
+    order = np.argsort(ids, kind="stable")
+    rank = np.arange(len(ids)) - np.repeat(np.cumsum(counts) - counts, counts)
+    leaves[ids[order], rank] = order
+    return leaves
