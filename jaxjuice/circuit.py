@@ -450,7 +450,8 @@ def _fused(pc: Circuit, walk: Walk, params: Params, batch: Batch) -> Walk:
     fits = walk.propagation == ops.LL and params_dtype(params) == jnp.float32
     if not (wanted and fits and is_fusable(pc.program)):
         return walk
-    return replace(walk, kernels="triton" if kernels.available() else "xla")
+    implementation = "triton" if kernels.available() else "xla"
+    return replace(walk, kernels=implementation, has_missing=batch.missing is not None)
 
 
 def _weights(params: Params) -> dict[str, Array]:
@@ -496,7 +497,7 @@ def _statistics(
     group, batch = ops.match_varying((group, batch), axes)
     missing = missing_of(leaf, batch)
     if isinstance(flows, LookupFlows):
-        if missing is None:
+        if flows.missing is None:
             return {"counts": flows.counts}
         expected = leaf.dist.expected_statistics(group)["counts"]
         return {"counts": flows.counts + expected * flows.missing[:, None]}

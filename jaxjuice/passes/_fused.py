@@ -59,10 +59,10 @@ class _Empty:
 
 
 class LookupFlows(NamedTuple):
-    """The flows of such a layer: of every category `[P, C, K]`, and of missing values `[P, K]`."""
+    """The flows of such a layer: of every category `[P, C, K]`, of missing values `[P, K]`."""
 
     counts: Array
-    missing: Array
+    missing: Array | None
 
 
 class FusedSaved(NamedTuple):
@@ -524,7 +524,8 @@ def _leaf_flows(
             flows[width], slots, offsets, keys, used, first, number, leaf.num_nodes, walk.kernels
         )
 
-    return LookupFlows(count(0, categories), count(categories, 1)[:, 0])
+    missing = count(categories, 1)[:, 0] if walk.has_missing else None
+    return LookupFlows(count(0, categories), missing)
 
 
 def _sorted_keys(category: Array, leaves: np.ndarray, categories: int) -> Array:

@@ -27,12 +27,14 @@ class Walk:
         precision: one of `ops.PRECISIONS`.
         kernels: the implementation of `ops.kernels` that fused passes use, "triton" or "xla"; empty
             for passes that are not fused.
+        has_missing: whether values may be missing; of fused passes.
     """
 
     program: Program
     propagation: Propagation
     precision: str
     kernels: str = ""
+    has_missing: bool = True
 
 
 def layer_inputs(layer: SumLayer, weights: Array) -> dict[str, Any]:

@@ -434,10 +434,10 @@ def scale_flows(
         tile = row_tile(batch, width, 1024)
         elements = children // width
         return launch(
-            scale_kernel, *arrays, batch, units,
+            scale_kernel, *arrays, batch, units, elements,
             out=jax.ShapeDtypeStruct(flows.shape, jnp.float32), aliases={5: 0},
             grid=(units * elements * -(-batch // tile.rows) * -(-width // tile.columns),),
-            num_warps=tile.warps, ELEMENTS=elements, WIDTH=width, ROWS=tile.rows,
+            num_warps=tile.warps, WIDTH=width, ROWS=tile.rows,
             COLUMNS=tile.columns,
         )  # fmt: skip
 
@@ -486,13 +486,12 @@ def leaf_counts(
     def kernel(flows, slots, offsets, keys, leaves):
         from jaxjuice.ops.kernels._flows import leaf_counts_kernel
 
-        size = nodes // pieces
-        tile = row_tile(1, size, 1024)
+        tile = row_tile(1, nodes, 1024)
         return launch(
             leaf_counts_kernel, flows, slots, offsets, keys, members, leaves, first, categories,
             batch, reads,
             out=jax.ShapeDtypeStruct((tables, categories, nodes), jnp.float32),
-            grid=(tables * categories, pieces, -(-size // tile.columns)), num_warps=tile.warps,
+            grid=(tables * categories, -(-nodes // tile.columns)), num_warps=tile.warps,
             NODES=nodes, PIECES=pieces, WIDTH=flows.shape[2], CHUNK=min(reads, _CHUNK),
             HAS_OFFSETS=has_offsets, COLUMNS=tile.columns,
         )  # fmt: skip

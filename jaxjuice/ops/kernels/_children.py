@@ -157,39 +157,39 @@ def _read_scale(scales, slots, factors, b, real, B):
 
 @triton.jit
 def scale_kernel(
-    kept,  # [places, B, ELEMENTS * WIDTH]
-    back,  # [units, B, ELEMENTS * WIDTH]
+    kept,  # [places, B, elements * WIDTH]
+    back,  # [units, B, elements * WIDTH]
     places,  # int32 [steps, units]; -1 for padding
     starts,  # int32 [steps]: the slot of the first unit's first element
     step,  # int32 [1]: which step this is
     flows_before,  # the same memory as flows
     B,
     units,
+    elements,
     flows,  # [slots, B, WIDTH]
-    ELEMENTS: tl.constexpr,
     WIDTH: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
     """Element flows p * back.
 
-    Grid: units * ELEMENTS * tiles of ROWS samples * tiles of COLUMNS nodes of an element.
+    Grid: units * elements * tiles of ROWS samples * tiles of COLUMNS nodes of an element.
     """
     TILES: tl.constexpr = (WIDTH + COLUMNS - 1) // COLUMNS
     tiles = tl.cdiv(B, ROWS) * TILES
     r = tl.load(step)
     element = tl.program_id(0) // tiles
     tile = tl.program_id(0) % tiles
-    unit = element // ELEMENTS
+    unit = element // elements
     place = tl.load(places + r * units + unit)
     if place >= 0:
         b = (tile // TILES) * ROWS + tl.arange(0, ROWS)
         j = (tile % TILES) * COLUMNS + tl.arange(0, COLUMNS)
         mask = (b < B)[:, None] & (j < WIDTH)[None, :]
-        column = (element % ELEMENTS) * WIDTH + j
-        p_row = (place.to(tl.int64) * B + b) * (ELEMENTS * WIDTH)
+        column = (element % elements) * WIDTH + j
+        p_row = (place.to(tl.int64) * B + b) * (elements * WIDTH)
         p = tl.load(kept + p_row[:, None] + column[None, :], mask=mask, other=0.0)
-        row = (unit.to(tl.int64) * B + b) * (ELEMENTS * WIDTH)
+        row = (unit.to(tl.int64) * B + b) * (elements * WIDTH)
         x = tl.load(back + row[:, None] + column[None, :], mask=mask, other=0.0)
         slot = (tl.load(starts + r) + element).to(tl.int64)
         tl.store(flows + (slot * B + b)[:, None] * WIDTH + j[None, :], p * x, mask=mask)

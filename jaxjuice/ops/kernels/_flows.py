@@ -70,7 +70,7 @@ def leaf_counts_kernel(
     slots,  # int32 [leaves, PIECES, reads]; 0 for none
     offsets,  # int32, the same shape
     keys,  # int32 [tables, members]: ascending, category * members + member
-    members,  # of a table: its leaves times B; member (v, b) of table p is leaf v * tables ... b
+    members,  # of a table: its leaves times B; member v * B + b of table p is leaf leaves[p, v]
     leaves,  # int32 [tables, members // B]: which leaf
     first,  # the first category to count
     categories,  # how many
@@ -86,13 +86,12 @@ def leaf_counts_kernel(
 ):
     """The flows of every category, added up over samples and tied leaves in a fixed order.
 
-    Grid: (tables * categories, PIECES, tiles of COLUMNS nodes of a piece).
+    Grid: (tables * categories, tiles of COLUMNS nodes).
     """
     SIZE: tl.constexpr = NODES // PIECES
     row = tl.program_id(0)
-    piece = tl.program_id(1)
-    j = tl.program_id(2) * COLUMNS + tl.arange(0, COLUMNS)
-    mask = j < SIZE
+    node = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    mask = node < NODES
     pid = row // categories
     keys += pid.to(tl.int64) * members
     low = (first + row % categories) * members
@@ -110,15 +109,24 @@ def leaf_counts_kernel(
     while key < high:
         member = key - low
         leaf = tl.load(leaves + pid * (members // B) + member // B)
-        b = member % B + tl.zeros([1], tl.int32)
-        entry = (leaf * PIECES + piece) * reads
-        total = _pull(
-            total, flows, slots + entry, offsets + entry, reads, b, j, mask[None, :], B, WIDTH,
-            CHUNK, HAS_OFFSETS,
-        )  # fmt: skip
+        b = member % B
+        if PIECES == 1:
+            total = _pull(
+                total, flows, slots + leaf * reads, offsets + leaf * reads, reads,
+                b + tl.zeros([1], tl.int32), node, mask[None, :], B, WIDTH, CHUNK, HAS_OFFSETS,
+            )  # fmt: skip
+        else:
+            entry = (leaf * PIECES + node // SIZE) * reads
+            for n in range(reads):
+                slot = tl.load(slots + entry + n, mask=mask, other=0)
+                place = (slot.to(tl.int64) * B + b) * WIDTH + node % SIZE
+                if HAS_OFFSETS:
+                    place += tl.load(offsets + entry + n, mask=mask, other=0)
+                more = tl.load(flows + place, mask=mask & (slot > 0), other=0.0)
+                total += more[None, :]
         i += 1
         key = tl.load(keys + i, mask=i < members, other=high)
-    place = row.to(tl.int64) * NODES + piece * SIZE + j
+    place = row.to(tl.int64) * NODES + node
     tl.store(counts + place[None, :], total, mask=mask[None, :])
 
 

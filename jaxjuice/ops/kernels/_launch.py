@@ -3,6 +3,7 @@
 import functools
 import importlib
 import inspect
+import os
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -62,6 +63,7 @@ def available() -> bool:
 
 
 def _import_problem() -> str | None:
+    cache = os.environ.get("TRITON_CACHE_DIR")
     try:
         _patch_triton()
         importlib.import_module("jax_triton")
@@ -70,6 +72,12 @@ def _import_problem() -> str | None:
             importlib.import_module(f"jaxjuice.ops.kernels.{name}")
     except Exception as error:  # a broken installation raises anything
         return f"jax-triton or triton cannot be imported ({type(error).__name__}: {error})"
+    finally:
+        # jax-triton empties this variable, which breaks all other users of Triton in the process.
+        if cache is None:
+            os.environ.pop("TRITON_CACHE_DIR", None)
+        else:
+            os.environ["TRITON_CACHE_DIR"] = cache
     return None
 
 
