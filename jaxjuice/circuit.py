@@ -476,7 +476,8 @@ def _log_likelihood_and_flows(
     if weights is None:
         root_flows = jnp.ones(shape, params_dtype(params))
     else:
-        weights = weights.astype(params_dtype(params)).reshape(shape[0], -1)
+        weights = weights.astype(params_dtype(params))
+        weights = weights[:, None] if weights.ndim == 1 else weights
         root_flows = jnp.broadcast_to(weights, shape)
     lls, gradients, leaf_flows = root_values_and_flows(walk, theta, leaf_values, root_flows)
     sums = {name: theta[name] * gradient for name, gradient in gradients.items()}

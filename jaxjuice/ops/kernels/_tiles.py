@@ -31,10 +31,13 @@ def product_tile(rows: int, columns: int, depth: int, mode: str, capability: int
     """For products `[rows, depth] x [depth, columns]` in a mode of `_arithmetic.dot`."""
     # Full float32 runs on the ordinary units, whose sums need registers of their own.
     most_rows = 64 if mode == "ieee" else 128
-    deepest = 64 if depth >= 256 and mode in ("tf32", "tf32x3") else 32
+    tile_columns = min(max(16, power_of_two(columns)), 64)
+    # Three products of split operands have registers for a deep tile only if it is narrow.
+    is_deep = mode == "tf32" or (mode == "tf32x3" and tile_columns <= 32)
+    deepest = 64 if depth >= 256 and is_deep else 32
     return Tile(
         rows=min(max(16, power_of_two(rows)), most_rows),
-        columns=min(max(16, power_of_two(columns)), 64),
+        columns=tile_columns,
         depth=min(max(16, power_of_two(depth)), deepest),
         warps=4,
         # Ampere's shared memory holds fewer tiles in flight.

@@ -1,0 +1,25 @@
+"""The kernels in the interpreter, against float64."""
+
+import pytest
+
+from jaxjuice.ops import kernels
+from tests.kernels.interpreter import call
+from tests.kernels.suite import CASES, PRECISIONS, PRODUCTS
+
+
+@pytest.fixture(autouse=True)
+def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "launch", call)
+    monkeypatch.setattr(kernels, "dispatch", lambda _, kernel, __, *arrays: kernel(*arrays))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_kernel(name: str) -> None:
+    CASES[name]().check("triton")
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("op", PRODUCTS)
+def test_precision(op: str, precision: str) -> None:
+    shape = dict(units=2, blocks=2, nodes=16, elements=5, own=2, batch=40, width=128)
+    PRODUCTS[op](precision=precision, **shape).check("triton")

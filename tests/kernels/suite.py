@@ -1,0 +1,78 @@
+"""The cases, by name: every op at everyday and at odd shapes."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from tests.kernels import cases
+
+CASES: dict[str, Callable[[], cases.Case]] = {}
+
+
+def _add(make: Callable[..., cases.Case], name: str, **options: Any) -> None:
+    CASES[f"{make.__name__}-{name}"] = partial(make, **options)
+
+
+_JOINT, _APART = cases.exponentiate, cases.exponentiate_apart
+for _make in (_JOINT, _APART):
+    _add(_make, "one", batch=1, width=1, factors=1, units=1, elements=1)
+    _add(_make, "small", batch=7, width=7, factors=5)
+    _add(_make, "many-factors", batch=16, factors=9)
+    _add(_make, "wide", batch=3, width=1000)
+    _add(_make, "wider", batch=2, width=5000, elements=1)
+    _add(_make, "offsets", offsets=True, batch=5)
+    _add(_make, "lookups", lookups=True)
+    _add(_make, "lookups-offsets", lookups=True, offsets=True, factors=5)
+    _add(_make, "illegal", lookups=True, illegal=True, batch=7)
+    _add(_make, "dead", dead=True, width=64)  # a full tile
+_add(_JOINT, "not-kept", keep=False)
+_add(_JOINT, "other-array", in_place=False)
+_add(_JOINT, "elements", elements=3, in_place=False)
+_add(_JOINT, "elements-dead", elements=3, dead=True, keep=False, batch=7)
+_add(_JOINT, "elements-offsets", elements=3, offsets=True, batch=7, width=7, factors=9)
+_add(_JOINT, "elements-illegal", elements=3, lookups=True, illegal=True, batch=7, factors=5)
+_add(_JOINT, "elements-wide", elements=2, width=5000, batch=2, lookups=True)
+
+_PRODUCTS = cases.forward, cases.element_flows, cases.weight_gradient
+for _make in _PRODUCTS:
+    _add(_make, "one", batch=1, width=1, units=1, nodes=1, blocks=2, elements=2, own=1)
+    _add(_make, "small", batch=7, width=7)
+    _add(_make, "everyday", batch=16, nodes=32)
+    _add(_make, "wide", width=1000, blocks=2, elements=2, own=1, batch=7, units=1)
+    _add(_make, "wider", width=5000, blocks=1, elements=1, own=1, batch=2, units=1, nodes=1)
+    _add(_make, "nodes", nodes=130, blocks=2)
+    _add(_make, "apart", spread=200.0)
+    _add(_make, "one-block", blocks=1, elements=2, own=2)
+    _add(_make, "unread", blocks=2, elements=9, own=2)
+_add(cases.forward, "zeros", zeros=True)
+_add(cases.element_flows, "zeros", zeros=True)
+_add(cases.weight_gradient, "tied", tied=True)
+_add(cases.weight_gradient, "batch", batch=70, blocks=2)
+
+for _elements in (1, 3):
+    _add(cases.scale_flows, f"elements{_elements}", elements=_elements)
+    _add(cases.scale_flows, f"wide{_elements}", elements=_elements, width=1500, batch=3)
+_add(cases.scale_flows, "one", batch=1, width=1, units=1)
+
+_add(cases.flow_ratio, "one", batch=1, nodes=1, units=1, reads=1)
+_add(cases.flow_ratio, "small", batch=7, nodes=7, reads=2)
+_add(cases.flow_ratio, "many-reads", batch=16, nodes=33, reads=9)
+_add(cases.flow_ratio, "wide", batch=2, nodes=5000)
+_add(cases.flow_ratio, "blocks", blocks=3)
+_add(cases.flow_ratio, "pieces", pieces=4, reads=5)
+_add(cases.flow_ratio, "blocks-pieces-offsets", blocks=2, pieces=3, offsets=True)
+_add(cases.flow_ratio, "offsets", offsets=True)
+
+_add(cases.leaf_counts, "one", tables=1, copies=1, categories=1, batch=1, nodes=1, reads=1)
+_add(cases.leaf_counts, "small", batch=7, nodes=7)
+_add(cases.leaf_counts, "many-reads", reads=9, batch=3, tables=2)
+_add(cases.leaf_counts, "everyday")
+_add(cases.leaf_counts, "pieces-offsets", pieces=2, offsets=True, reads=5, batch=5)
+_add(cases.leaf_counts, "last", first=4)
+_add(cases.leaf_counts, "wide", nodes=1500, batch=3, categories=2)
+_add(cases.empty, "all")
+for _make in (_JOINT, _APART, *_PRODUCTS, cases.scale_flows, cases.flow_ratio, cases.leaf_counts):
+    _add(_make, "no-samples", batch=0)
+
+PRECISIONS = ("bf16", "tf32", "bf16x3", "fp32")
+PRODUCTS = {make.__name__: make for make in _PRODUCTS}

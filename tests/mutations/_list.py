@@ -1,0 +1,323 @@
+"""The wrong edits, and the tests that catch them."""
+
+from typing import NamedTuple
+
+
+class Mutation(NamedTuple):
+    """A wrong edit.
+
+    Attributes:
+        what: in words.
+        file: under `jaxjuice/`.
+        old, new: a text, which is replaced wherever it stands.
+        tests: arguments of pytest; some test among these fails.
+    """
+
+    what: str
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+
+def _interpreted(*names: str) -> tuple[str, ...]:
+    """Kernels in the interpreter, by names of `tests/kernels/suite.py`."""
+    path = "tests/kernels/interpreted/test_kernels.py"
+    return tuple(f"{path}::test_kernel[{name}]" for name in names)
+
+
+def _precise(op: str, precision: str) -> tuple[str, ...]:
+    return (f"tests/kernels/interpreted/test_kernels.py::test_precision[{op}-{precision}]",)
+
+
+_CHILDREN = "ops/kernels/_children.py"
+_FLOWS = "ops/kernels/_flows.py"
+_PRODUCTS = "ops/kernels/_products.py"
+_ARITHMETIC = "ops/kernels/_arithmetic.py"
+
+KERNELS = [
+    Mutation(
+        "children of the first step in every step", _CHILDREN,
+        "group = r * groups + here", "group = here", _interpreted("exponentiate-small"),
+    ),
+    Mutation(
+        "shifts where the first step has them", _CHILDREN,
+        "tl.load(starts + r) + here", "tl.load(starts) + here", _interpreted("exponentiate-small"),
+    ),
+    Mutation(
+        "p of padding is kept", _CHILDREN,
+        "mask=mask & (kept_place >= 0)", "mask=mask", _interpreted("exponentiate-small"),
+    ),
+    Mutation(
+        "no finite shift where all children are -inf", _CHILDREN,
+        "tl.full([ROWS], LOWEST, tl.float32)", 'tl.full([ROWS], float("-inf"), tl.float32)',
+        _interpreted("exponentiate-dead"),
+    ),
+    Mutation(
+        "p relative to another shift than is stored", _CHILDREN,
+        "shift = total - scale", "shift = shift", _interpreted("exponentiate-many-factors"),
+    ),
+    Mutation(
+        "slot 0 is read", _CHILDREN,
+        "mask=mask & (slot > 0)", "mask=mask & (slot >= 0)", _interpreted("exponentiate-small"),
+    ),
+    Mutation(
+        "one factor too many", _CHILDREN,
+        "first + f < factors", "first + f <= factors", _interpreted("exponentiate-small"),
+    ),
+    Mutation(
+        "the leaf before the one that is looked up", _CHILDREN,
+        "place = (-1 - slot)", "place = (-slot)", _interpreted("exponentiate-lookups"),
+    ),
+    Mutation(
+        "row 0 of a table counts as missing", _CHILDREN,
+        "(row >= 0)", "(row > 0)", _interpreted("exponentiate-lookups"),
+    ),
+    Mutation(
+        "missing values are NaN, illegal ones not", _CHILDREN,
+        "row == -2", "row == -1", _interpreted("exponentiate-illegal"),
+    ),
+    Mutation(
+        "all elements start where the first does", _CHILDREN,
+        "offsets + c * factors", "offsets", _interpreted("exponentiate-elements-offsets"),
+    ),
+    Mutation(
+        "places of the first step in every step", _CHILDREN,
+        "places + r * units + unit", "places + unit", _interpreted("scale_flows-elements3"),
+    ),
+    Mutation(
+        "an element takes the flows of the first", _CHILDREN,
+        "(element % elements) * WIDTH + j", "j", _interpreted("scale_flows-elements3"),
+    ),
+    Mutation(
+        "flows of nodes that are impossible", _FLOWS,
+        'live = (f != 0) & (v > float("-inf"))', "live = f != 0", _interpreted("flow_ratio-small"),
+    ),
+    Mutation(
+        "the exponent has no largest", _FLOWS,
+        "tl.exp(tl.minimum(-v, LARGEST_EXPONENT))", "tl.exp(-v)", _interpreted("flow_ratio-small"),
+    ),
+    Mutation(
+        "corrections the wrong way", _FLOWS,
+        "v -= tl.load(corrections", "v += tl.load(corrections", _interpreted("flow_ratio-blocks"),
+    ),
+    Mutation(
+        "nodes of a block lie apart", _FLOWS,
+        "node // (NODES // BLOCKS)", "node % BLOCKS", _interpreted("flow_ratio-blocks"),
+    ),
+    Mutation(
+        "the category before is counted, too", _FLOWS,
+        "low = (first + row % categories) * members",
+        "low = (first + row % categories) * members - 1",
+        _interpreted("leaf_counts-everyday"),
+    ),
+    Mutation(
+        "the first sample of a category is left out", _FLOWS,
+        "tl.load(keys + middle) < low", "tl.load(keys + middle) <= low",
+        _interpreted("leaf_counts-everyday", "leaf_counts-one"),
+    ),
+    Mutation(
+        "runs start one node late", _FLOWS,
+        "column = j[None, :]", "column = j[None, :] + 1", _interpreted("flow_ratio-offsets"),
+    ),
+    Mutation(
+        "elements are not scaled to their block", _PRODUCTS,
+        "s = dot(x * ratio[:, None],", "s = dot(x,", _interpreted("forward-small"),
+    ),
+    Mutation(
+        "a block's own elements in place of those it selects", _PRODUCTS,
+        "(first + tl.load(chosen + own)) * B", "(first + own) * B", _interpreted("forward-small"),
+    ),
+    Mutation(
+        "blocks are not brought to the unit's shift", _PRODUCTS,
+        "v = tl.log(s) + (most - common)[:, None]", "v = tl.log(s)", _interpreted("forward-small"),
+    ),
+    Mutation(
+        "parameters of the first step in every step", _PRODUCTS,
+        "tl.load(rows + entry)", "tl.load(rows + unit)", _interpreted("forward-small"),
+    ),
+    Mutation(
+        "block and own are swapped", _PRODUCTS,
+        "block = reader // OWN", "block = reader % OWN", _interpreted("element_flows-small"),
+    ),
+    Mutation(
+        "the inverse of the ratio of shifts", _PRODUCTS,
+        "tl.exp(m - most)", "tl.exp(most - m)", _interpreted("element_flows-small"),
+    ),
+    Mutation(
+        "readers without their number in front", _PRODUCTS,
+        "element * (1 + most_readers)", "element * most_readers",
+        _interpreted("element_flows-small"),
+    ),
+    Mutation(
+        "a sample too many", _PRODUCTS,
+        "real = b < B\n                m =", "real = b <= B\n                m =",
+        _interpreted("weight_gradient-small"),
+    ),
+    Mutation(
+        "copies that are none", _PRODUCTS,
+        "if unit >= 0:", "if unit >= -1:", _interpreted("weight_gradient-small"),
+    ),
+    Mutation(
+        "unit in place of element", _PRODUCTS,
+        "element = (unit * elements + c) * B", "element = (unit + c) * B",
+        _interpreted("weight_gradient-small"),
+    ),
+    Mutation(
+        "bf16x3 is two products", _ARITHMETIC,
+        "        total = tl.dot(a_low, b_high, total)\n", "", _precise("forward", "bf16x3"),
+    ),
+    Mutation(
+        "a logarithm to base 2", _ARITHMETIC,
+        "return log2 * 0.6931471805599453", "return log2", _interpreted("exponentiate-lookups"),
+    ),
+]  # fmt: skip
+
+_PRECISION = "ops/_precision.py"
+_LAYER = "ops/_sum_layer.py"
+_PLAN = "passes/_plan.py"
+_WALK = "passes/_walk.py"
+_FUSED = "passes/_fused.py"
+
+
+def _in(path: str, words: str = "") -> tuple[str, ...]:
+    return (path, "-k", words) if words else (path,)
+
+
+_MODES = "tests/circuit/test_precision.py"
+_OPS = "tests/ops/test_sum_layer.py"
+_PASSES = "tests/circuit/test_fused.py"
+
+XLA = [
+    Mutation(
+        "auto has its roles swapped", _PRECISION,
+        '"auto": _Mode(_BF16, _TF32, _TF32)', '"auto": _Mode(_TF32, _TF32, _BF16)',
+        _in(_MODES, "auto_is_bf16"),
+    ),
+    Mutation(
+        "auto does not know dense products", _PRECISION,
+        '"auto": _Mode(_BF16, _TF32, _TF32)', '"auto": _Mode(_BF16, _BF16, _TF32)',
+        _in(_MODES, "auto_takes"),
+    ),
+    Mutation(
+        "fp32 is one product in TF32", _PRECISION,
+        "_Mode(*3 * [_Preset.TF32_TF32_F32_X3])", "_Mode(*3 * [_TF32])",
+        _in(_MODES, "a_mode_holds"),
+    ),
+    Mutation(
+        "bf16x3 is one product", _PRECISION,
+        "_Mode(*3 * [_Preset.BF16_BF16_F32_X3])", "_Mode(*3 * [_BF16])",
+        _in(_MODES, "a_mode_holds"),
+    ),
+    Mutation(
+        "batches of 16 count as small", _PRECISION,
+        "num_samples < _MIN_BATCH", "num_samples <= _MIN_BATCH", _in(_MODES, "a_mode_holds"),
+    ),
+    Mutation(
+        "batches of 15 do not", _PRECISION,
+        "_MIN_BATCH = 16", "_MIN_BATCH = 15", _in(_MODES, "small_batches"),
+    ),
+    Mutation(
+        "high is bf16", _PRECISION,
+        'lax.Precision.HIGH: "tf32"', 'lax.Precision.HIGH: "bf16"', _in(_OPS, "canonical"),
+    ),
+    Mutation(
+        "1024 nodes are not dense", _LAYER,
+        "num_nodes >= DENSE_NODES", "num_nodes > DENSE_NODES", _in(_MODES, "auto_takes"),
+    ),
+    Mutation(
+        "2^19 child values are not dense", _LAYER,
+        "num_samples >= DENSE_CHILD_VALUES", "num_samples > DENSE_CHILD_VALUES",
+        _in(_MODES, "auto_takes"),
+    ),
+    Mutation(
+        "maxima are dense", _LAYER,
+        'return large and propagation.algorithm == "LL"', "return large", _in(_MODES, "auto_takes"),
+    ),
+    Mutation(
+        "the pass forward never asks whether it is dense", _LAYER,
+        '"dense_forward" if dense else "forward"', '"forward"', _in(_MODES, "auto_takes"),
+    ),
+    Mutation(
+        "flows go back in the mode of the pass forward", _LAYER,
+        'role="backward"', 'role="forward"', _in(_MODES, "auto_is_bf16"),
+    ),
+    Mutation(
+        "scales meet relative values whole", _LAYER,
+        "e = e + (scale - shift[..., None])[..., None]", "e = e + scale[..., None]",
+        _in(_OPS, "against_float64"),
+    ),
+    Mutation(
+        "flows of nodes that are impossible", _LAYER,
+        "live = (f != 0) & (v > -jnp.inf)", "live = f != 0", _in(_OPS, "impossible"),
+    ),
+    Mutation(
+        "the exponent has no largest", _LAYER,
+        "jnp.exp(jnp.minimum(-v, largest))", "jnp.exp(-v)",
+        _in("tests/kernels/test_reference.py", "ratios"),
+    ),
+    Mutation(
+        "elements are not scaled to their block", _LAYER,
+        "else chosen * ratio", "else chosen", _in(_OPS, "shared_elements_against"),
+    ),
+    Mutation(
+        "padding of selected_by counts", _LAYER,
+        "real = (selected_by < blocks * size)", "real = (selected_by <= blocks * size)",
+        _in(_OPS, "add_selected or shared_elements_against"),
+    ),
+    Mutation(
+        "the maximum is taken without weights", _LAYER,
+        "jnp.argmax(jnp.log(weights)[:, None] + p[:, :, None], axis=-1)",
+        "jnp.argmax(jnp.zeros_like(weights)[:, None] + p[:, :, None], axis=-1)",
+        _in(_OPS, "against_float64"),
+    ),
+    Mutation(
+        "weights of 0 have a gradient of NaN", _LAYER,
+        "return jnp.where(weights > 0, counts / safe, jnp.zeros_like(counts))",
+        "return counts / weights", _in(_OPS, "against_float64 or impossible"),
+    ),
+    Mutation(
+        "the path is dense one batch too early", _PLAN,
+        "-(-ops.DENSE_CHILD_VALUES // layer.num_children)",
+        "ops.DENSE_CHILD_VALUES // layer.num_children", _in(_MODES, "made_up_layers"),
+    ),
+    Mutation(
+        "padding counts as products", _PLAN,
+        "layer.weights.real.sum()", "layer.weights.real.size", _in("tests/circuit/test_plan.py"),
+    ),
+    Mutation(
+        "1024 nodes are sparse in a plan", _PLAN,
+        "layer.block_nodes < ops.DENSE_NODES", "layer.block_nodes <= ops.DENSE_NODES",
+        _in(_MODES, "made_up_layers"),
+    ),
+    Mutation(
+        "a plan takes whole units for products", _PLAN,
+        "nodes, children = layer.block_nodes, layer.num_children",
+        "nodes, children = layer.block_nodes, layer.num_nodes", _in("tests/circuit/test_plan.py"),
+    ),
+    Mutation(
+        "padding is trained", _WALK,
+        "order = real[np.argsort(rows[real], kind=\"stable\")]",
+        "order = np.argsort(rows[real], kind=\"stable\")",
+        _in(_PASSES, "test_structures and padded"),
+    ),
+    Mutation(
+        "lookups of the leaf before", _FUSED,
+        "first - 1 - slots", "first - slots", _in(_PASSES, "test_small_batches and 1"),
+    ),
+    Mutation(
+        "missing values are counted as category 0", _FUSED,
+        "jnp.where(category == -1, categories, category)",
+        "jnp.where(category == -1, 0, category)", _in(_PASSES, "test_missing_values and HMM"),
+    ),
+    Mutation(
+        "a block is shifted by the least of its elements", _FUSED,
+        "selection[i[0]]].max(2)", "selection[i[0]]].min(2)", _in(_PASSES, "drowned"),
+    ),
+    Mutation(
+        "corrections the wrong way", _FUSED,
+        "corrections = block_shifts - block_shifts.max(1)[:, None]",
+        "corrections = block_shifts.max(1)[:, None] - block_shifts",
+        _in(_PASSES, "test_small_batches and 1 and picking"),
+    ),
+]  # fmt: skip
