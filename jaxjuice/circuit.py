@@ -372,10 +372,12 @@ def compile(
         precision: the mode of the products of sum layers on NVIDIA GPUs: "auto", "bf16", "tf32",
             "bf16x3", "fp32", JAX's names "default", "high", "highest", or a `jax.lax.Precision`.
         implementation: "auto" runs passes in fused steps of Triton kernels where they can: for
-            log-likelihoods (`propagation="LL"`) in float32, on one NVIDIA GPU or inside
-            `shard_map`, if every layer reads its children from vectors of one width. All else runs
+            log-likelihoods (`propagation="LL"`) in float32, if every layer reads its children, and
+            its flows, from vectors of one width; and where Triton runs: on one NVIDIA GPU or, with
+            several in the process, inside a `shard_map` that checks how values vary. All else runs
             in XLA's own operations. "xla" takes these everywhere; "triton" takes the fused steps
-            everywhere, in plain JAX where Triton cannot run (slowly: for tests).
+            wherever the circuit allows them, in plain JAX where Triton cannot run (slowly: for
+            tests).
 
     Returns:
         The circuit.
@@ -422,7 +424,7 @@ def _leaf_values(pc: Circuit, walk: Walk, params: Params, batch: Batch) -> list[
         group = ops.match_varying(group, axes)
         value = None
         if walk.kernels and leaf.num_nodes not in looked_up:
-            value = _lookup(leaf, group, batch)
+            value = _lookup(leaf, group, batch, dtype)
         if value is None:
             values.append(leaf_log_probs(leaf, group, batch, dtype))
         else:
@@ -431,20 +433,27 @@ def _leaf_values(pc: Circuit, walk: Walk, params: Params, batch: Batch) -> list[
     return values
 
 
-def _lookup(leaf: LeafLayer, group: LeafGroup, batch: Batch) -> Lookup | None:
+def _lookup(leaf: LeafLayer, group: LeafGroup, batch: Batch, dtype: Any) -> Lookup | None:
     found = None if leaf.dist.is_external else leaf.dist.lookup(group, observations(leaf, batch))
     if found is None or not can_look_up(leaf, found[0].shape[1], batch.x.shape[0]):
         return None
     table, category, legal = found
+    table = table.astype(dtype)
     category = jnp.where(legal, category, -2)
     missing = missing_of(leaf, batch)
     return Lookup(table, category if missing is None else jnp.where(missing[..., 0], -1, category))
 
 
+def _is_on_cpu() -> bool:
+    """Whether the user has made a CPU the default device."""
+    device = jax.config.jax_default_device  # pyright: ignore[reportAttributeAccessIssue]
+    return getattr(device, "platform", device) == "cpu"
+
+
 def _fused(pc: Circuit, walk: Walk, params: Params, batch: Batch) -> Walk:
     """The walk in fused steps, by fixed rules: see `compile`."""
     wanted = pc.implementation == "triton"
-    if pc.implementation == "auto" and kernels.available():
+    if pc.implementation == "auto" and not _is_on_cpu() and kernels.available():
         # Outside shard_map, a batch sharded over devices would be gathered for every kernel.
         wanted = kernels.num_devices() == 1 or bool(ops.varying_axes(params, batch))
     fits = walk.propagation == ops.LL and params_dtype(params) == jnp.float32

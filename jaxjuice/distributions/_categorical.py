@@ -85,7 +85,11 @@ class Categorical(Distribution):
         log_probs = categories.log_rows(leaf, leaf.params["probs"], category)
         return nan_where_illegal(log_probs, legal)
 
-    def lookup(self, leaf: LeafGroup, x: Observations) -> tuple[CategoryTable, WholeNumbers, Legal]:
+    def lookup(
+        self, leaf: LeafGroup, x: Observations
+    ) -> tuple[CategoryTable, WholeNumbers, Legal] | None:
+        if type(self) is not Categorical:  # a derived family may have another `log_prob`
+            return None
         return leaf.params["probs"], *whole_numbers(x, self.num_cats - 1)
 
     def statistics(self, leaf: LeafGroup, x: Observations, flows: LeafFlows) -> LeafArrays:

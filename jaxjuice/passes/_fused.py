@@ -69,7 +69,7 @@ class FusedSaved(NamedTuple):
     """What the backward pass needs of one layer and all its R steps.
 
     Attributes:
-        p: of units that are one product, `[number, B, N]` in the order of `_places`; of units of
+        p: of units that are one product, `[number, B, N]` in the order of `_kept_rows`; of units of
             several blocks `[R * quota * elements, B, width]`.
         shifts: None; of units of several blocks `[R * quota * elements, B]`.
         block_shifts: None; of units of several blocks `[R, quota, blocks, B]`.
@@ -90,12 +90,15 @@ def is_fusable(program: Program) -> bool:
 
 
 def can_look_up(leaf: LeafLayer, num_categories: int, batch: int) -> bool:
-    """Whether the counts of such a layer have room for their keys in 32 bits."""
-    return (num_categories + 2) * _leaves_of_tables(leaf).shape[1] * batch < 2**31
+    """Whether the keys that count such a layer's flows fit into 32 bits, and are not too many."""
+    tables, copies = _leaves_of_tables(leaf).shape
+    # Tables with few leaves have as many keys as the one with most.
+    is_even = tables * copies <= 2 * leaf.num_leaves
+    return is_even and (num_categories + 2) * copies * batch < 2**31
 
 
 @dataclass(frozen=True)
-class _Places:
+class _ValueSlots:
     """Where the values of a program are when some leaves are looked up.
 
     Attributes:
@@ -107,7 +110,7 @@ class _Places:
     lookup: dict[int, tuple[Array, Array]]
 
     @staticmethod
-    def of(program: Program, leaves: Sequence[Array | Lookup]) -> "_Places":
+    def of(program: Program, leaves: Sequence[Array | Lookup]) -> "_ValueSlots":
         looked_up, lookup = {}, {}
         for leaf, value in zip(program.leaves, leaves, strict=True):
             if not isinstance(value, Lookup):
@@ -119,7 +122,7 @@ class _Places:
             table = value.table.reshape(num_params * categories, nodes)
             looked_up[leaf.num_nodes] = leaf.value_start, leaf.num_leaves
             lookup[leaf.num_nodes] = table, rows
-        return _Places(looked_up, lookup)
+        return _ValueSlots(looked_up, lookup)
 
     def slots(self, width: int, slots: np.ndarray) -> np.ndarray:
         """Slots as the kernels read them: -1 - v for leaf v of the lookups."""
@@ -152,7 +155,7 @@ def forward(
     Returns:
         `[B, num_roots]`, the values, and, with `save`, what was saved of each layer of each stage.
     """
-    places = _Places.of(walk.program, leaves)
+    places = _ValueSlots.of(walk.program, leaves)
     empty = _Empty(walk, 0)
     values = _start_values(walk.program, places, weights, leaves, empty)
     saved = []
@@ -190,7 +193,7 @@ def _run_steps(step: Callable, carry, count: int, *, reverse: bool = False):
     return lax.fori_loop(0, count, body, carry, unroll=min(count, _UNROLLED_STEPS))
 
 
-def _start_values(program: Program, places: _Places, weights, leaves, empty: _Empty) -> Values:
+def _start_values(program: Program, places: _ValueSlots, weights, leaves, empty: _Empty) -> Values:
     batch = _batch_size(leaves)
     axes = ops.varying_axes(weights, leaves)
     relative, scale = {}, {}
@@ -243,7 +246,7 @@ def _gradient_lists(layer: SumLayer) -> tuple[list[tuple[np.ndarray, np.ndarray]
     return lists, layer.num_steps * layer.quota
 
 
-def _places(layer: SumLayer) -> np.ndarray:
+def _kept_rows(layer: SumLayer) -> np.ndarray:
     """Int32 `[R, quota]`: where p and q of a unit are kept for the gradient; -1 for padding."""
     entries = np.arange(layer.num_steps * layer.quota, dtype=np.int32)
     if layer.num_blocks > 1:
@@ -256,7 +259,7 @@ def _places(layer: SumLayer) -> np.ndarray:
     return places.reshape(layer.num_steps, layer.quota)
 
 
-def _layer_tables(places: _Places, layer: SumLayer) -> dict[str, Any]:
+def _layer_tables(places: _ValueSlots, layer: SumLayer) -> dict[str, Any]:
     """Everything that a layer reads in its steps, arrays `[R, ...]`."""
     ((width, children),) = layer.children.items()
     ((_, parents),) = layer.parents.items()
@@ -265,7 +268,7 @@ def _layer_tables(places: _Places, layer: SumLayer) -> dict[str, Any]:
         "parents": (parents.slots, parents.offsets),
         "value_start": places.slots(layer.num_nodes, layer.value_start),
         "flow_start": layer.flow_start,
-        "places": _places(layer),
+        "places": _kept_rows(layer),
     }
     if layer.num_blocks > 1:
         tables["selection"] = layer.selection
@@ -295,7 +298,7 @@ def _readers(layer: SumLayer) -> np.ndarray:
 
 def _forward_layer(
     walk: Walk,
-    places: _Places,
+    places: _ValueSlots,
     layer: SumLayer,
     values: Values,
     saved: FusedSaved,
@@ -349,7 +352,7 @@ def _as_rows(weights: Array) -> Array:
     return weights.reshape(weights.shape[0], -1, weights.shape[3])
 
 
-def _root_values(walk: Walk, places: _Places, values: Values) -> Array:
+def _root_values(walk: Walk, places: _ValueSlots, values: Values) -> Array:
     root = walk.program.root
     total = None
     for width, children in root.children.items():
@@ -387,7 +390,7 @@ def backward(
         d LL / d theta by group, and the flows of each leaf layer: `[V, B, K]`, or `LookupFlows`.
     """
     program = walk.program
-    places = _Places.of(program, leaves)
+    places = _ValueSlots.of(program, leaves)
     root_flows = jnp.where(lls > -jnp.inf, root_flows, jnp.zeros_like(root_flows))
     empty = _Empty(walk, 1_000_000)  # far from the labels of the pass forward
     flows = _start_flows(walk.program, values, root_flows, empty)
@@ -426,7 +429,12 @@ def _start_flows(program: Program, values: Values, root_flows: Array, empty: _Em
     root, batch = program.root, root_flows.shape[0]
     f = root_flows.reshape(batch, root.num_elements, root.width).transpose(1, 0, 2)
     axes = ops.varying_axes(values, f)
-    flows = {w: empty(count, batch, w) for w, count in program.flow_slots.items()}
+    # Leaves that are not looked up read slot 0 where they have fewer readers than others.
+    none = {w: jnp.zeros((1, batch, w), f.dtype) for w in program.flow_slots}
+    flows = {
+        w: ops.write_slots(empty(count, batch, w), none[w], 0)
+        for w, count in program.flow_slots.items()
+    }
     flows = ops.match_varying(flows, axes)
     flows[root.width] = ops.write_slots(flows[root.width], ops.match_varying(f, axes), 1)
     return flows
@@ -537,7 +545,7 @@ def _sorted_keys(category: Array, leaves: np.ndarray, categories: int) -> Array:
     category = jnp.where(category < 0, categories + 1, category)[np.maximum(leaves, 0)]
     category = jnp.where((leaves >= 0)[..., None], category, categories + 1)
     member = jnp.arange(members, dtype=jnp.int32)
-    return jnp.sort(category.reshape(tables, members) * members + member, axis=1)
+    return jnp.sort(category.reshape(tables, members) * members + member[None], axis=1)
 
 
 def _param_ids(leaf: LeafLayer) -> np.ndarray:

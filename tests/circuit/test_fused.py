@@ -67,6 +67,38 @@ def test_blocks_that_share_elements_in_loops() -> None:
     check(pc, np.random.default_rng(1).integers(0, 2, (5, pc.num_vars)), gradient=False)
 
 
+def test_stored_leaves_that_differ_in_their_readers() -> None:
+    """The shorter lists of readers end with slot 0, which must hold zeros."""
+    first, second, other = (juice.inputs(v, num_nodes=2, dist=Gaussian()) for v in (0, 1, 1))
+    products = juice.multiply(first, second), juice.multiply(first, other)
+    pc = compiled(juice.summate(*products, num_nodes=1))
+    check(pc, np.random.default_rng(0).normal(size=(5, 2)), gradient=True)
+
+
+def test_a_family_derived_from_categorical_is_not_looked_up() -> None:
+    class Tempered(Categorical):
+        def log_prob(self, leaf: Any, x: Any) -> Any:
+            return 0.5 * super().log_prob(leaf, x)
+
+    leaf = juice.inputs(0, num_nodes=2, dist=Tempered(3))
+    root, x = juice.summate(leaf, num_nodes=1), np.arange(3)[:, None]
+    pc = compiled(root)
+    params = initial(pc)
+    wanted = juice.compile(root, implementation="xla").log_likelihood(params, x)
+    np.testing.assert_allclose(pc.log_likelihood(params, x), wanted, rtol=1e-6)
+
+
+def test_tables_of_another_dtype_are_cast() -> None:
+    pc = compiled(STRUCTURES["HCLT"]())
+    params: Any = initial(pc)
+    x = data_of(pc, 3)
+    tables = jax.tree.map(lambda table: table.astype(jnp.bfloat16), params["inputs"])
+    mixed = {"sums": params["sums"], "inputs": tables}
+    wanted = juice.compile(pc.root, implementation="xla").log_likelihood(mixed, x)
+    # There the logarithms are taken in bfloat16.
+    np.testing.assert_allclose(pc.log_likelihood(mixed, x), wanted, rtol=1e-2)
+
+
 @pytest.mark.parametrize(("name", "of_rows"), [("tied HMM", False), ("picking", True)])
 def test_missing_values(name: str, of_rows: bool) -> None:
     pc = compiled(STRUCTURES[name]())

@@ -43,8 +43,8 @@ def fast_log(x):
     exponent = (bits - 0x3F3504F3) >> 23  # of a mantissa from sqrt(1/2) to sqrt(2)
     mantissa = (bits - (exponent << 23)).to(tl.float32, bitcast=True)
     log2 = exponent.to(tl.float32) + _approximate_log2(mantissa)
-    # Zero, and numbers that have no exponent of their own.
-    log2 = tl.where(x < 1.2e-38, _approximate_log2(x), log2)
+    # Not of zero, of numbers too small for an exponent of their own, of inf and NaN.
+    log2 = tl.where((x >= 1.2e-38) & (x < float("inf")), log2, _approximate_log2(x))
     return log2 * 0.6931471805599453
 
 

@@ -2,7 +2,6 @@
 
 import functools
 import importlib
-import inspect
 import os
 import warnings
 from collections.abc import Callable
@@ -26,7 +25,7 @@ def compute_capability() -> int | None:
     try:
         if "cuda" not in backend.get_backend().platform_version.lower():
             return None
-        device = jax.devices("cuda")[0]
+        device = jax.local_devices(backend="cuda")[0]
     except RuntimeError:
         return None
     major, minor = str(getattr(device, "compute_capability", "0.0")).split(".")
@@ -65,8 +64,8 @@ def available() -> bool:
 def _import_problem() -> str | None:
     cache = os.environ.get("TRITON_CACHE_DIR")
     try:
-        _patch_triton()
-        importlib.import_module("jax_triton")
+        for name in ("triton", "jax_triton"):
+            importlib.import_module(name)
         _call_through_ffi()
         for name in ("_children", "_flows", "_products"):
             importlib.import_module(f"jaxjuice.ops.kernels.{name}")
@@ -81,22 +80,13 @@ def _import_problem() -> str | None:
     return None
 
 
-def _patch_triton() -> None:
-    """jax-triton 0.4 asks for a constant that triton 3.6 does not have yet."""
-    driver = importlib.import_module("triton.backends.nvidia.driver")
-    if not hasattr(driver, "TMA_TF32"):
-        driver.TMA_TF32 = 11  # pyright: ignore[reportAttributeAccessIssue]
-
-
 def _call_through_ffi() -> None:
     """Has jax-triton 0.3 call kernels through XLA's FFI, as 0.4 does.
 
-    XLA records such calls in command buffers: a kernel then starts without the host.
+    XLA records such calls in command buffers: a kernel then starts without the host. The change is
+    to jax-triton itself, for everyone who uses it in this process.
     """
     library = importlib.import_module("jax_triton.triton_lib")
-    original = library.triton_kernel_call_lowering
-    if "custom_call_target_name" not in inspect.signature(original).parameters:
-        return
 
     class Lowering:
         @staticmethod
@@ -138,7 +128,6 @@ def launch(
         constants: the kernel's compile-time arguments.
     """
     triton_call = importlib.import_module("jax_triton").triton_call
-    is_new = "out_type" in inspect.signature(triton_call).parameters
     return triton_call(
         *arguments,
         kernel=kernel,
@@ -146,7 +135,7 @@ def launch(
         input_output_aliases=aliases or {},
         num_warps=num_warps,
         num_stages=num_stages,
-        **{"out_type" if is_new else "out_shape": out},
+        out_shape=out,
         **constants,
     )
 

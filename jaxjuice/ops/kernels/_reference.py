@@ -1,6 +1,5 @@
 """What the kernels compute, in jax.numpy: for all other platforms, for `vmap`, and for tests."""
 
-import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
@@ -157,7 +156,9 @@ def read(values, scales, table, lookups, slots, offsets, width: int) -> tuple[Ar
         if lookups is None:
             continue
         row = lookups[jnp.maximum(-1 - slot, 0)]  # [X, E, B]
-        column = jnp.arange(width) + (0 if start is None else start[..., None, None])
+        column = jnp.arange(width, dtype=jnp.int32) + (
+            0 if start is None else start[..., None, None]
+        )
         found = jnp.log(table[jnp.maximum(row, 0)[..., None], column])
         found = jnp.where((row >= 0)[..., None], found, 0.0)
         found = jnp.where((row == -2)[..., None], jnp.nan, found)
@@ -197,5 +198,5 @@ def _write(array, update, start) -> Array:
 
 
 def empty(shape: tuple[int, ...]) -> Array:
-    """See `kernels.empty`."""
-    return jnp.zeros(shape, jax.numpy.float32)
+    """See `kernels.empty`: NaN, so that a read of what was not written shows."""
+    return jnp.full(shape, jnp.nan, jnp.float32)

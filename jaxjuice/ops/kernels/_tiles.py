@@ -29,19 +29,20 @@ def row_tile(batch: int, width: int, most_columns: int = 4096) -> Tile:
 
 def product_tile(rows: int, columns: int, depth: int, mode: str, capability: int) -> Tile:
     """For products `[rows, depth] x [depth, columns]` in a mode of `_arithmetic.dot`."""
-    # Full float32 runs on the ordinary units, whose sums need registers of their own.
-    most_rows = 64 if mode == "ieee" else 128
+    # From Hopper to datacenter Blackwell, operands and sums of products need fewer registers, and
+    # shared memory is large. Full float32 runs on the ordinary units everywhere.
+    is_large = 90 <= capability < 110
+    most_rows = 128 if mode == "bf16" or (is_large and mode != "ieee") else 64
     tile_columns = min(max(16, power_of_two(columns)), 64)
     # Three products of split operands have registers for a deep tile only if it is narrow.
-    is_deep = mode == "tf32" or (mode == "tf32x3" and tile_columns <= 32)
+    is_deep = is_large and (mode == "tf32" or (mode == "tf32x3" and tile_columns <= 32))
     deepest = 64 if depth >= 256 and is_deep else 32
     return Tile(
         rows=min(max(16, power_of_two(rows)), most_rows),
         columns=tile_columns,
         depth=min(max(16, power_of_two(depth)), deepest),
         warps=4,
-        # Ampere's shared memory holds fewer tiles in flight.
-        stages=3 if capability >= 90 else 2,
+        stages=3 if is_large else 2,
     )
 
 
