@@ -31,6 +31,10 @@ from jaxjuice.passes._walk import (
 )
 
 
+# XLA starts what is in the body of a loop as one graph: the host is slower than small kernels.
+_UNROLLED_STEPS = 4
+
+
 class Lookup(NamedTuple):
     """The values of a leaf layer as rows of a table.
 
@@ -43,23 +47,8 @@ class Lookup(NamedTuple):
     category: Array
 
 
-# XLA starts what is in the body of a loop as one graph: the host is slower than small kernels.
-_UNROLLED_STEPS = 4
-
-
-class _Empty:
-    """Makes arrays of any values, each with a label of its own."""
-
-    def __init__(self, walk: Walk, first: int):
-        self.walk, self.label = walk, first
-
-    def __call__(self, *shape: int) -> Array:
-        self.label += 1
-        return kernels.empty(shape, self.label, self.walk.kernels)
-
-
 class LookupFlows(NamedTuple):
-    """The flows of such a layer: of every category `[P, C, K]`, of missing values `[P, K]`."""
+    """The flows of a `Lookup`: of every category `[P, C, K]`, of missing values `[P, K]` or None."""
 
     counts: Array
     missing: Array | None
@@ -139,6 +128,17 @@ class _ValueSlots:
 
     def table(self, width: int) -> tuple[Array | None, Array | None]:
         return self.lookup.get(width, (None, None))
+
+
+class _Empty:
+    """Makes arrays of any values, each with a label of its own."""
+
+    def __init__(self, walk: Walk, first: int):
+        self.walk, self.label = walk, first
+
+    def __call__(self, *shape: int) -> Array:
+        self.label += 1
+        return kernels.empty(shape, self.label, self.walk.kernels)
 
 
 def forward(
