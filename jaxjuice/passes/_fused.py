@@ -30,7 +30,6 @@ from jaxjuice.passes._walk import (
     weight_tables,
 )
 
-
 # XLA starts what is in the body of a loop as one graph: the host is slower than small kernels.
 _UNROLLED_STEPS = 4
 
@@ -48,7 +47,7 @@ class Lookup(NamedTuple):
 
 
 class LookupFlows(NamedTuple):
-    """The flows of a `Lookup`: of every category `[P, C, K]`, of missing values `[P, K]` or None."""
+    """The flows of a `Lookup`: of categories `[P, C, K]`, and of missing values `[P, K]` or None."""
 
     counts: Array
     missing: Array | None
