@@ -47,7 +47,7 @@ class Lookup(NamedTuple):
 
 
 class LookupFlows(NamedTuple):
-    """The flows of a `Lookup`: of categories `[P, C, K]`, and of missing values `[P, K]` or None."""
+    """The flows of a `Lookup`: of categories `[P, C, K]`; of missing values `[P, K]`, or None."""
 
     counts: Array
     missing: Array | None
