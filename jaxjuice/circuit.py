@@ -15,25 +15,20 @@ from jaxjuice import ops
 from jaxjuice._batch import (
     Batch,
     check_weights,
-    leaf_log_probs,
     make_batch,
-    missing_of,
-    observations,
     validate_values,
 )
 from jaxjuice._errors import DataError
 from jaxjuice._flows import Flows
+from jaxjuice._leaves import add_expected, leaf_values, statistics
 from jaxjuice._parameters import NodeParameters, Params, check_params, init_params, params_dtype
 from jaxjuice.compiler import LeafLayer, Program, SumGroup, build_program
 from jaxjuice.distributions import Distribution, LeafGroup
 from jaxjuice.nodes import CircuitNodes
 from jaxjuice.ops import kernels
 from jaxjuice.passes import (
-    Lookup,
-    LookupFlows,
     Plan,
     Walk,
-    can_look_up,
     describe_path,
     is_fusable,
     make_plan,
@@ -414,36 +409,6 @@ def _input_group(leaf: LeafLayer) -> InputGroup:
     )
 
 
-def _leaf_values(pc: Circuit, walk: Walk, params: Params, batch: Batch) -> list[Array | Lookup]:
-    """Log-densities of each leaf layer; in fused passes, one layer of each width is looked up."""
-    dtype, values, looked_up = params_dtype(params), [], set()
-    axes = ops.varying_axes(batch, params)
-    batch = ops.match_varying(batch, axes)
-    for leaf in pc.program.leaves:
-        group = pc.input_groups[leaf.name].leaf(params["inputs"][leaf.name])
-        group = ops.match_varying(group, axes)
-        value = None
-        if walk.kernels and leaf.num_nodes not in looked_up:
-            value = _lookup(leaf, group, batch, dtype)
-        if value is None:
-            values.append(leaf_log_probs(leaf, group, batch, dtype))
-        else:
-            looked_up.add(leaf.num_nodes)
-            values.append(value)
-    return values
-
-
-def _lookup(leaf: LeafLayer, group: LeafGroup, batch: Batch, dtype: Any) -> Lookup | None:
-    found = None if leaf.dist.is_external else leaf.dist.lookup(group, observations(leaf, batch))
-    if found is None or not can_look_up(leaf, found[0].shape[1], batch.x.shape[0]):
-        return None
-    table, category, legal = found
-    table = table.astype(dtype)
-    category = jnp.where(legal, category, -2)
-    missing = missing_of(leaf, batch)
-    return Lookup(table, category if missing is None else jnp.where(missing[..., 0], -1, category))
-
-
 def _is_on_cpu() -> bool:
     """Whether the user has made a CPU the default device."""
     device = jax.config.jax_default_device  # pyright: ignore[reportAttributeAccessIssue]
@@ -471,7 +436,7 @@ def _weights(params: Params) -> dict[str, Array]:
 @partial(jax.jit, static_argnums=(0, 1))
 def _log_likelihood(pc: Circuit, walk: Walk, params: Params, batch: Batch) -> Array:
     walk = _fused(pc, walk, params, batch)
-    lls = root_values(walk, _weights(params), _leaf_values(pc, walk, params, batch))
+    lls = root_values(walk, _weights(params), leaf_values(pc, walk, params, batch))
     return lls[:, 0] if pc.num_roots == 1 else lls
 
 
@@ -480,7 +445,7 @@ def _log_likelihood_and_flows(
     pc: Circuit, walk: Walk, params: Params, batch: Batch, weights: Array | None
 ) -> tuple[Array, Flows]:
     walk = _fused(pc, walk, params, batch)
-    leaf_values, theta = _leaf_values(pc, walk, params, batch), _weights(params)
+    leaves, theta = leaf_values(pc, walk, params, batch), _weights(params)
     shape = (batch.x.shape[0], pc.num_roots)
     if weights is None:
         root_flows = jnp.ones(shape, params_dtype(params))
@@ -488,52 +453,14 @@ def _log_likelihood_and_flows(
         weights = weights.astype(params_dtype(params))
         weights = weights[:, None] if weights.ndim == 1 else weights
         root_flows = jnp.broadcast_to(weights, shape)
-    lls, gradients, leaf_flows = root_values_and_flows(walk, theta, leaf_values, root_flows)
+    lls, gradients, leaf_flows = root_values_and_flows(walk, theta, leaves, root_flows)
     sums = {name: theta[name] * gradient for name, gradient in gradients.items()}
     inputs = {
-        leaf.name: _statistics(pc, params, leaf, batch, flows)
+        leaf.name: statistics(pc, params, leaf, batch, flows)
         for leaf, flows in zip(pc.program.leaves, leaf_flows, strict=True)
     }
     flows = Flows(sums, inputs, root_flows.sum())
     return (lls[:, 0] if pc.num_roots == 1 else lls), flows
-
-
-def _statistics(
-    pc: Circuit, params: Params, leaf: LeafLayer, batch: Batch, flows: Array | LookupFlows
-):
-    """The family's sufficient statistics: observed values as they are, missing ones expected."""
-    axes = ops.varying_axes(batch, flows)
-    group = pc.input_groups[leaf.name].leaf(params["inputs"][leaf.name])
-    group, batch = ops.match_varying((group, batch), axes)
-    missing = missing_of(leaf, batch)
-    if isinstance(flows, LookupFlows):
-        if flows.missing is None:
-            return {"counts": flows.counts}
-        expected = leaf.dist.expected_statistics(group)["counts"]
-        return {"counts": flows.counts + expected * flows.missing[:, None]}
-    zero = jnp.zeros_like(flows)
-    observed = flows if missing is None else jnp.where(missing, zero, flows)
-    x = observations(leaf, batch)
-    statistics = leaf.dist.statistics(group, x, observed)
-    if missing is None:
-        return statistics
-    total = jnp.where(missing, flows, zero).sum(1)
-    return _add_expected(group, leaf, statistics, total)
-
-
-def _add_expected(group: LeafGroup, leaf: LeafLayer, statistics, total: Array):
-    """Adds the expected statistics of flows `total` `[V, K]` of unobserved leaves."""
-    expected = leaf.dist.expected_statistics(group)
-    if not expected:
-        return {}
-    pooled = group.pool(total)
-
-    def add(name: str) -> Array:
-        per_node = pooled.reshape(pooled.shape[0], *[1] * (expected[name].ndim - 2), -1)
-        more = expected[name] * per_node
-        return more if statistics is None else statistics[name] + more
-
-    return {name: add(name) for name in expected}
 
 
 @partial(jax.jit, static_argnums=(0, 1))
@@ -542,7 +469,7 @@ def _top_down_flows(pc: Circuit, walk: Walk, params: Params) -> Flows:
     totals, leaf_totals = top_down(walk, theta)
     sums = {name: total[..., None] * theta[name] for name, total in totals.items()}
     inputs = {
-        leaf.name: _add_expected(
+        leaf.name: add_expected(
             pc.input_groups[leaf.name].leaf(params["inputs"][leaf.name]), leaf, None, total
         )
         for leaf, total in zip(pc.program.leaves, leaf_totals, strict=True)

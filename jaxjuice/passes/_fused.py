@@ -7,7 +7,6 @@ the p of units of several blocks is kept once for all of them. Log-likelihoods i
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -19,6 +18,13 @@ from jaxjuice import ops
 from jaxjuice.compiler import LeafLayer, Program, SumLayer
 from jaxjuice.ops import kernels
 from jaxjuice.passes._forward import Values
+from jaxjuice.passes._lookup import (
+    Lookup,
+    LookupFlows,
+    ValueSlots,
+    leaves_of_tables,
+    sorted_keys,
+)
 from jaxjuice.passes._walk import (
     Arrays,
     Walk,
@@ -32,25 +38,6 @@ from jaxjuice.passes._walk import (
 
 # XLA starts what is in the body of a loop as one graph: the host is slower than small kernels.
 _UNROLLED_STEPS = 4
-
-
-class Lookup(NamedTuple):
-    """The values of a leaf layer as rows of a table.
-
-    Attributes:
-        table: probabilities `[P, C, K]`.
-        category: int32 `[V, B]`; -1 where a value is missing, -2 where it is illegal.
-    """
-
-    table: Array
-    category: Array
-
-
-class LookupFlows(NamedTuple):
-    """The flows of a `Lookup`: of categories `[P, C, K]`; of missing values `[P, K]`, or None."""
-
-    counts: Array
-    missing: Array | None
 
 
 class FusedSaved(NamedTuple):
@@ -75,58 +62,6 @@ def is_fusable(program: Program) -> bool:
     return all(
         len(tables) == 1 for tables in [*readers, *(leaf.parents for leaf in program.leaves)]
     )
-
-
-def can_look_up(leaf: LeafLayer, num_categories: int, batch: int) -> bool:
-    """Whether the keys that count such a layer's flows fit into 32 bits, and are not too many."""
-    tables, copies = _leaves_of_tables(leaf).shape
-    # Tables with few leaves have as many keys as the one with most.
-    is_even = tables * copies <= 2 * leaf.num_leaves
-    return is_even and (num_categories + 2) * copies * batch < 2**31
-
-
-@dataclass(frozen=True)
-class _ValueSlots:
-    """Where the values of a program are when some leaves are looked up.
-
-    Attributes:
-        looked_up: by width, the first slot of such a leaf layer and how many it has.
-        lookup: by width, its table `[P * C, K]` and rows int32 `[V, B]`.
-    """
-
-    looked_up: dict[int, tuple[int, int]]
-    lookup: dict[int, tuple[Array, Array]]
-
-    @staticmethod
-    def of(program: Program, leaves: Sequence[Array | Lookup]) -> "_ValueSlots":
-        looked_up, lookup = {}, {}
-        for leaf, value in zip(program.leaves, leaves, strict=True):
-            if not isinstance(value, Lookup):
-                continue
-            assert leaf.num_nodes not in lookup, "one layer of lookups for each width"
-            num_params, categories, nodes = value.table.shape
-            ids = _param_ids(leaf)[:, None] * np.int32(categories)
-            rows = jnp.where(value.category >= 0, value.category + ids, value.category)
-            table = value.table.reshape(num_params * categories, nodes)
-            looked_up[leaf.num_nodes] = leaf.value_start, leaf.num_leaves
-            lookup[leaf.num_nodes] = table, rows
-        return _ValueSlots(looked_up, lookup)
-
-    def slots(self, width: int, slots: np.ndarray) -> np.ndarray:
-        """Slots as the kernels read them: -1 - v for leaf v of the lookups."""
-        if width not in self.looked_up:
-            return slots
-        first, count = self.looked_up[width]
-        stored = np.where(slots >= first + count, slots - count, slots)
-        is_lookup = (slots >= first) & (slots < first + count)
-        return np.where(is_lookup, first - 1 - slots, stored).astype(np.int32)
-
-    def size(self, width: int, count: int) -> int:
-        """How many of `count` slots are left."""
-        return count - self.looked_up.get(width, (0, 0))[1]
-
-    def table(self, width: int) -> tuple[Array | None, Array | None]:
-        return self.lookup.get(width, (None, None))
 
 
 class _Empty:
@@ -154,7 +89,7 @@ def forward(
     Returns:
         `[B, num_roots]`, the values, and, with `save`, what was saved of each layer of each stage.
     """
-    places = _ValueSlots.of(walk.program, leaves)
+    places = ValueSlots.of(walk.program, leaves)
     empty = _Empty(walk, 0)
     values = _start_values(walk.program, places, weights, leaves, empty)
     saved = []
@@ -192,7 +127,7 @@ def _run_steps(step: Callable, carry, count: int, *, reverse: bool = False):
     return lax.fori_loop(0, count, body, carry, unroll=min(count, _UNROLLED_STEPS))
 
 
-def _start_values(program: Program, places: _ValueSlots, weights, leaves, empty: _Empty) -> Values:
+def _start_values(program: Program, places: ValueSlots, weights, leaves, empty: _Empty) -> Values:
     batch = _batch_size(leaves)
     axes = ops.varying_axes(weights, leaves)
     relative, scale = {}, {}
@@ -258,7 +193,7 @@ def _kept_rows(layer: SumLayer) -> np.ndarray:
     return places.reshape(layer.num_steps, layer.quota)
 
 
-def _layer_tables(places: _ValueSlots, layer: SumLayer) -> dict[str, Any]:
+def _layer_tables(places: ValueSlots, layer: SumLayer) -> dict[str, Any]:
     """Everything that a layer reads in its steps, arrays `[R, ...]`."""
     ((width, children),) = layer.children.items()
     ((_, parents),) = layer.parents.items()
@@ -297,7 +232,7 @@ def _readers(layer: SumLayer) -> np.ndarray:
 
 def _forward_layer(
     walk: Walk,
-    places: _ValueSlots,
+    places: ValueSlots,
     layer: SumLayer,
     values: Values,
     saved: FusedSaved,
@@ -351,7 +286,7 @@ def _as_rows(weights: Array) -> Array:
     return weights.reshape(weights.shape[0], -1, weights.shape[3])
 
 
-def _root_values(walk: Walk, places: _ValueSlots, values: Values) -> Array:
+def _root_values(walk: Walk, places: ValueSlots, values: Values) -> Array:
     root = walk.program.root
     total = None
     for width, children in root.children.items():
@@ -389,7 +324,7 @@ def backward(
         d LL / d theta by group, and the flows of each leaf layer: `[V, B, K]`, or `LookupFlows`.
     """
     program = walk.program
-    places = _ValueSlots.of(program, leaves)
+    places = ValueSlots.of(program, leaves)
     root_flows = jnp.where(lls > -jnp.inf, root_flows, jnp.zeros_like(root_flows))
     empty = _Empty(walk, 1_000_000)  # far from the labels of the pass forward
     flows = _start_flows(walk.program, values, root_flows, empty)
@@ -521,9 +456,9 @@ def _leaf_flows(
     if not isinstance(value, Lookup):
         tables = {width: (slots, offsets)}
         return read_flows(flows, tables, leaf.num_leaves, leaf.num_nodes, leaf.pieces)
-    leaves = _leaves_of_tables(leaf)
+    leaves = leaves_of_tables(leaf)
     categories = value.table.shape[1]
-    keys = _sorted_keys(value.category, leaves, categories)
+    keys = sorted_keys(value.category, leaves, categories)
     used = jnp.asarray(np.maximum(leaves, 0))
 
     def count(first: int, number: int) -> Array:
@@ -533,30 +468,3 @@ def _leaf_flows(
 
     missing = count(categories, 1)[:, 0] if walk.has_missing else None
     return LookupFlows(count(0, categories), missing)
-
-
-def _sorted_keys(category: Array, leaves: np.ndarray, categories: int) -> Array:
-    """Keys as `kernels.leaf_counts` takes them; category C for missing, C + 1 for illegal ones."""
-    tables, copies = leaves.shape
-    batch = category.shape[1]
-    members = copies * batch
-    category = jnp.where(category == -1, categories, category)
-    category = jnp.where(category < 0, categories + 1, category)[np.maximum(leaves, 0)]
-    category = jnp.where((leaves >= 0)[..., None], category, categories + 1)
-    member = jnp.arange(members, dtype=jnp.int32)
-    return jnp.sort(category.reshape(tables, members) * members + member[None], axis=1)
-
-
-def _param_ids(leaf: LeafLayer) -> np.ndarray:
-    return np.arange(leaf.num_leaves, dtype=np.int32) if leaf.param_ids is None else leaf.param_ids
-
-
-def _leaves_of_tables(leaf: LeafLayer) -> np.ndarray:
-    """Int32 `[P, copies]`, the leaves that share each parameter set; -1 for none."""
-    ids = _param_ids(leaf)
-    counts = np.bincount(ids, minlength=leaf.num_params)
-    leaves = np.full((leaf.num_params, int(counts.max())), -1, np.int32)
-    order = np.argsort(ids, kind="stable")
-    rank = np.arange(len(ids)) - np.repeat(np.cumsum(counts) - counts, counts)
-    leaves[ids[order], rank] = order
-    return leaves

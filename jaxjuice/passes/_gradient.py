@@ -14,7 +14,7 @@ from jaxjuice import ops
 from jaxjuice.passes import _fused
 from jaxjuice.passes._backward import backward
 from jaxjuice.passes._forward import forward
-from jaxjuice.passes._fused import Lookup, LookupFlows
+from jaxjuice.passes._lookup import Lookup, LookupFlows
 from jaxjuice.passes._walk import Walk
 
 Leaves = Sequence[Array | Lookup]

@@ -327,7 +327,7 @@ def test_a_table_with_too_many_keys_is_not_looked_up(monkeypatch: pytest.MonkeyP
     most = (2**31 - 1) // 7 // 7  # 5 categories and 2, of 7 leaves
     assert juice.passes.can_look_up(leaf, 5, most)
     assert not juice.passes.can_look_up(leaf, 5, most + 1)
-    monkeypatch.setattr("jaxjuice.circuit.can_look_up", lambda *_: False)
+    monkeypatch.setattr("jaxjuice._leaves.can_look_up", lambda *_: False)
     check(pc, data_of(pc, 5))
 
 

@@ -60,6 +60,8 @@ def test_others(name: str, capability: int, compiled: list[Compiled]) -> None:
     CASES[name]().run("triton")
     (kernel,) = compiled
     assert not kernel.products
-    assert kernel.fits and kernel.spills <= 64
+    # The loops over several elements with lookups keep more addresses than one GPU's compiler can.
+    spills = 64 if (name, capability) == ("exponentiate-elements-illegal", 120) else 0
+    assert kernel.fits and kernel.spills <= spills
     has_lookups = "lookups" in name or "illegal" in name
     assert has_lookups == ("lg2.approx.f32" in kernel.ptx)

@@ -178,6 +178,7 @@ _LAYER = "ops/_sum_layer.py"
 _PLAN = "passes/_plan.py"
 _WALK = "passes/_walk.py"
 _FUSED = "passes/_fused.py"
+_LOOKUP = "passes/_lookup.py"
 
 
 def _in(path: str, words: str = "") -> tuple[str, ...]:
@@ -302,11 +303,11 @@ XLA = [
         _in(_PASSES, "test_structures and padded"),
     ),
     Mutation(
-        "lookups of the leaf before", _FUSED,
+        "lookups of the leaf before", _LOOKUP,
         "first - 1 - slots", "first - slots", _in(_PASSES, "test_small_batches and 1"),
     ),
     Mutation(
-        "missing values are counted as category 0", _FUSED,
+        "missing values are counted as category 0", _LOOKUP,
         "jnp.where(category == -1, categories, category)",
         "jnp.where(category == -1, 0, category)", _in(_PASSES, "test_missing_values and HMM"),
     ),

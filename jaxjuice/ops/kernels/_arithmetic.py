@@ -34,7 +34,7 @@ def _nearest_tf32(x):
 
 @triton.jit
 def fast_log(x):
-    """log x, to 2e-7 plus 6e-8 of itself, in some eight instructions in place of twenty.
+    """log x, to 2e-7 plus 6e-8 of itself, in fewer instructions than `tl.log`.
 
     The approximation of the hardware is relative to log2 x, and its errors have a sign that adds up
     over thousands of leaves. Of a number near 1 it is good: so the exponent is taken apart first.

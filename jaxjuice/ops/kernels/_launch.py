@@ -122,7 +122,7 @@ def launch(
         kernel: a function under `triton.jit` that takes `arguments`, then pointers to the outputs.
         arguments: arrays and whole numbers.
         out: a `jax.ShapeDtypeStruct`, or a tuple of them.
-        grid: how many programs; nothing is launched where it is empty.
+        grid: how many programs.
         aliases: by position in `arguments`, the output that takes its memory.
         num_warps, num_stages: see Triton.
         constants: the kernel's compile-time arguments.

@@ -1,7 +1,8 @@
 """The sizes of tiles: a fixed table by class of shape and architecture, never by timing.
 
-Which tile runs changes rounding errors, so that a measurement must not choose it. The numbers were
-found on an H200 (`bench/results/README.md`).
+Which tile runs changes rounding errors, so that a measurement must not choose it. The numbers for
+Hopper were found by timing on an H200; those for other GPUs only keep compiled kernels within their
+registers and shared memory (`tests/kernels/test_compile_kernels.py`).
 """
 
 from typing import NamedTuple
