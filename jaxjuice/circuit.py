@@ -453,8 +453,7 @@ def _log_likelihood_and_flows(
         weights = weights.astype(params_dtype(params))
         weights = weights[:, None] if weights.ndim == 1 else weights
         root_flows = jnp.broadcast_to(weights, shape)
-    lls, gradients, leaf_flows = root_values_and_flows(walk, theta, leaves, root_flows)
-    sums = {name: theta[name] * gradient for name, gradient in gradients.items()}
+    lls, sums, leaf_flows = root_values_and_flows(walk, theta, leaves, root_flows)
     inputs = {
         leaf.name: statistics(pc, params, leaf, batch, flows)
         for leaf, flows in zip(pc.program.leaves, leaf_flows, strict=True)

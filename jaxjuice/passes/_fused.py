@@ -40,19 +40,37 @@ from jaxjuice.passes._walk import (
 _UNROLLED_STEPS = 4
 
 
+# Fewer nodes or children would leave most of a matrix unit's tile empty.
+_PRODUCT_SIZE = 32
+_PRODUCT_BATCH = 16
+
+
 class FusedSaved(NamedTuple):
-    """What the backward pass needs of one layer and all its R steps.
+    """What one layer keeps, for the backward pass of all its R steps or within one step.
 
     Attributes:
-        p: of units that are one product, `[number, B, N]` in the order of `_kept_rows`; of units of
-            several blocks `[R * quota * elements, B, width]`.
-        shifts: None; of units of several blocks `[R * quota * elements, B]`.
+        p: of XLA's products, `[number, B, N]` in the order of `_kept_rows`, or None if nothing is
+            kept; of the kernels', in parts: `[parts, number, B, N]`, of units of several blocks
+            `[parts, number of elements, B, width]`.
+        shifts: None; of units of several blocks `[number of elements, B]`.
         block_shifts: None; of units of several blocks `[R, quota, blocks, B]`.
     """
 
     p: Array | None
     shifts: Array | None
     block_shifts: Array | None
+
+
+class FusedPass(NamedTuple):
+    """What the backward pass needs of the pass forward.
+
+    Attributes:
+        weights: theta in parts `[parts, P, M, N]`, of the groups that the kernels multiply with.
+        layers: of each layer of each stage.
+    """
+
+    weights: dict[str, Array]
+    layers: list[list[FusedSaved]]
 
 
 def is_fusable(program: Program) -> bool:
@@ -64,6 +82,17 @@ def is_fusable(program: Program) -> bool:
     )
 
 
+def multiplies_in_parts(layer: SumLayer, precision: str, batch: int) -> bool:
+    """Whether a layer's products run in the kernels, of operands in parts, or as XLA's own."""
+    if layer.num_blocks > 1:
+        return True
+    large = min(layer.num_nodes, layer.num_children) >= _PRODUCT_SIZE and batch >= _PRODUCT_BATCH
+    # cuBLAS's TF32 is faster than three products in bfloat16, but of weights that differ from step
+    # to step XLA hands it copies; and it cuts off what it adds up.
+    is_exact = kernels.products(precision, "backward", batch).rounded
+    return large and (is_exact or layer.weights.kind != "fixed")
+
+
 class _Empty:
     """Makes arrays of any values, each with a label of its own."""
 
@@ -71,13 +100,19 @@ class _Empty:
         self.walk, self.label = walk, first
 
     def __call__(self, *shape: int) -> Array:
+        return self._make(shape, jnp.float32)
+
+    def parts(self, *shape: int) -> Array:
+        return self._make(shape, jnp.bfloat16)
+
+    def _make(self, shape, dtype) -> Array:
         self.label += 1
-        return kernels.empty(shape, self.label, self.walk.kernels)
+        return kernels.empty(shape, dtype, self.label, self.walk.kernels)
 
 
 def forward(
     walk: Walk, weights: dict[str, Array], leaves: Sequence[Array | Lookup], *, save: bool
-) -> tuple[Array, Values, list[list[FusedSaved]]]:
+) -> tuple[Array, Values, FusedPass]:
     """Log-likelihoods and all values.
 
     Args:
@@ -87,29 +122,63 @@ def forward(
         save: whether a backward pass follows.
 
     Returns:
-        `[B, num_roots]`, the values, and, with `save`, what was saved of each layer of each stage.
+        `[B, num_roots]`, the values, and, with `save`, what the backward pass needs besides.
     """
     places = ValueSlots.of(walk.program, leaves)
     empty = _Empty(walk, 0)
     values = _start_values(walk.program, places, weights, leaves, empty)
+    parts = _split_weights(walk, weights, _batch_size(leaves), save)
     saved = []
     for stage in walk.program.stages:
-        tables = [_layer_tables(places, layer) for layer in stage]
-        kept = [_start_saved(layer, values, save, empty) for layer in stage]
+        tables = [_layer_tables(walk, places, layer, values, save) for layer in stage]
+        kept = [_start_saved(walk, layer, values, save, empty) for layer in stage]
 
         def step(carry, i, stage=stage, tables=tables):
             values, kept = carry
             kept = list(kept)
             for n, (layer, table) in enumerate(zip(stage, tables, strict=True)):
-                theta = weights[layer.weights.group]
+                after = values.relative[stage[n - 1].num_nodes]
+                theta = _layer_weights(walk, layer, weights, parts, values)
                 values, kept[n] = _forward_layer(
-                    walk, places, layer, values, kept[n], table, theta, i
+                    walk, places, layer, values, kept[n], table, theta, i, after
                 )
             return values, kept
 
         values, kept = _run_steps(step, (values, kept), stage[0].num_steps)
         saved.append(kept)
-    return _root_values(walk, places, values), values, saved
+    return _root_values(walk, places, values), values, FusedPass(parts, saved)
+
+
+def _split_weights(
+    walk: Walk, weights: dict[str, Array], batch: int, save: bool
+) -> dict[str, Array]:
+    """The weights that kernels multiply with, `[parts, P, M, N]` by group."""
+    roles: tuple[ops.Role, ...] = "forward", "dense_forward"
+    counts: dict[str, int] = {}
+    for layer in (layer for stage in walk.program.stages for layer in stage):
+        if not multiplies_in_parts(layer, walk.precision, batch):
+            continue
+        dense = ops.is_dense(layer.block_nodes, layer.num_children, batch, ops.LL)
+        needed = [kernels.products(walk.precision, roles[dense], batch).parts]
+        if save:
+            needed.append(kernels.products(walk.precision, "backward", batch).parts)
+        counts[layer.weights.group] = max(*needed, counts.get(layer.weights.group, 0))
+    return {
+        group: kernels.split(_as_rows(weights[group]), count, walk.kernels)
+        for group, count in counts.items()
+    }
+
+
+def _layer_weights(
+    walk: Walk, layer: SumLayer, weights: dict[str, Array], parts: dict[str, Array], values: Values
+) -> Array:
+    """theta as the layer's products take it."""
+    in_parts = multiplies_in_parts(layer, walk.precision, _batch_of(values))
+    return (parts if in_parts else weights)[layer.weights.group]
+
+
+def _batch_of(values: Values) -> int:
+    return next(iter(values.scale.values())).shape[1]
 
 
 def _run_steps(step: Callable, carry, count: int, *, reverse: bool = False):
@@ -151,20 +220,30 @@ def _batch_size(leaves: Sequence[Array | Lookup]) -> int:
     return (value.category if isinstance(value, Lookup) else value).shape[1]
 
 
-def _start_saved(layer: SumLayer, values: Values, save: bool, empty: _Empty) -> FusedSaved:
-    batch = next(iter(values.scale.values())).shape[1]
-    units = layer.num_steps * layer.quota
-    elements = units * layer.num_elements
+def _start_saved(
+    walk: Walk, layer: SumLayer, values: Values, save: bool, empty: _Empty
+) -> FusedSaved:
+    batch = _batch_of(values)
+    parts = kernels.stored_parts(walk.precision, batch)
+    units = layer.quota * (layer.num_steps if save else 1)
     p = shifts = block_shifts = None
     if layer.num_blocks > 1:
-        p = empty(elements, batch, layer.width)
-        shifts = empty(elements, batch)
+        p = empty.parts(parts, units * layer.num_elements, batch, layer.width)
+        shifts = empty(units * layer.num_elements, batch)
         if save:
             block_shifts = empty(layer.num_steps, layer.quota, layer.num_blocks, batch)
-    elif save:
-        number = _gradient_lists(layer)[1]
-        p = empty(number, batch, layer.num_children)
+    elif multiplies_in_parts(layer, walk.precision, batch):
+        number = _gradient_lists(layer)[1] if save else units
+        p = empty.parts(parts, number, batch, layer.num_children)
+    elif save and not _keeps_whole_step(layer):
+        p = empty(_gradient_lists(layer)[1], batch, layer.num_children)
     return ops.match_varying(FusedSaved(p, shifts, block_shifts), ops.varying_axes(values))
+
+
+def _keeps_whole_step(layer: SumLayer) -> bool:
+    """Whether p and q of the only step are what is kept."""
+    places = _kept_rows(layer)
+    return layer.num_steps == 1 and np.array_equal(places[0], np.arange(layer.quota))
 
 
 def _gradient_lists(layer: SumLayer) -> tuple[list[tuple[np.ndarray, np.ndarray]], int]:
@@ -193,7 +272,9 @@ def _kept_rows(layer: SumLayer) -> np.ndarray:
     return places.reshape(layer.num_steps, layer.quota)
 
 
-def _layer_tables(places: ValueSlots, layer: SumLayer) -> dict[str, Any]:
+def _layer_tables(
+    walk: Walk, places: ValueSlots, layer: SumLayer, values: Values, save: bool
+) -> dict[str, Any]:
     """Everything that a layer reads in its steps, arrays `[R, ...]`."""
     ((width, children),) = layer.children.items()
     ((_, parents),) = layer.parents.items()
@@ -204,9 +285,16 @@ def _layer_tables(places: ValueSlots, layer: SumLayer) -> dict[str, Any]:
         "flow_start": layer.flow_start,
         "places": _kept_rows(layer),
     }
+    if not save:  # p of a step lies where that of the step before did
+        now = np.arange(layer.quota, dtype=np.int32)
+        tables["places"] = np.where(layer.weights.real, now, -1).astype(np.int32)
     if layer.num_blocks > 1:
         tables["selection"] = layer.selection
         tables["readers"] = _readers(layer)
+        tables["rows"] = layer.weights.rows
+        steps = np.arange(layer.num_steps, dtype=np.int32)
+        tables["firsts"] = steps * (layer.quota * layer.num_elements if save else 0)
+    elif multiplies_in_parts(layer, walk.precision, _batch_of(values)):
         tables["rows"] = layer.weights.rows
     elif layer.weights.kind == "all":
         tables["row"] = np.arange(layer.num_steps, dtype=np.int32) * layer.quota
@@ -239,6 +327,7 @@ def _forward_layer(
     table: dict[str, Any],
     weights: Array,
     i: Array,
+    after: Array,
 ) -> tuple[Values, FusedSaved]:
     (width,) = layer.children
     relative, scale = values.relative, values.scale
@@ -249,23 +338,31 @@ def _forward_layer(
         own = None if width == k else scale[k]
         p, kept, new_scale = kernels.exponentiate(
             relative[width], scale[width], probs, lookups, slots, offsets, own, start, i,
-            table["places"], saved.p, layer.width, walk.kernels,
+            table["places"], saved.p, after, layer.width, walk.kernels,
         )  # fmt: skip
-        theta = _step_weights(layer, table, weights, i)
-        v = ops.sum_layer_forward(p, theta, walk.propagation, walk.precision)
-        new = ops.write_slots(relative[k], v, start[i[0]])
-        saved = saved._replace(p=kept)
+        if p is None:
+            assert kept is not None
+            new = kernels.dense_forward(
+                kept, weights, table["rows"], table["places"], start, i, relative[k],
+                walk.precision, walk.kernels,
+            )  # fmt: skip
+        else:
+            theta = _step_weights(layer, table, weights, i)
+            v = ops.sum_layer_forward(p, theta, walk.propagation, walk.precision)
+            new = ops.write_slots(relative[k], v, start[i[0]])
+        saved = saved._replace(p=p if kept is None and layer.num_steps == 1 else kept)
     else:
         assert saved.p is not None and saved.shifts is not None
         p, shifts = kernels.exponentiate_apart(
-            relative[width], scale[width], probs, lookups, slots, offsets, i, saved.p,
-            saved.shifts, walk.kernels,
+            relative[width], scale[width], probs, lookups, slots, offsets, table["firsts"], i,
+            saved.p, saved.shifts, after, walk.kernels,
         )  # fmt: skip
-        block_shifts = _block_shifts(layer, shifts, i, table["selection"])
+        block_shifts = _block_shifts(layer, shifts, table["firsts"][i[0]], table["selection"][i[0]])
         shift = block_shifts.max(1)
         new = kernels.forward(
-            p, shifts, block_shifts, shift, _as_rows(weights), table["rows"], table["selection"],
-            start, i, relative[k], layer.num_elements, walk.precision, walk.kernels,
+            p, shifts, table["firsts"], block_shifts, shift, weights, table["rows"],
+            table["selection"], start, i, relative[k], layer.num_elements, walk.precision,
+            walk.kernels,
         )  # fmt: skip
         new_scale = ops.write_slots(scale[k], shift, start[i[0]])
         kept = saved.block_shifts
@@ -275,10 +372,10 @@ def _forward_layer(
     return Values({**relative, k: new}, {**scale, k: new_scale}), saved
 
 
-def _block_shifts(layer: SumLayer, shifts: Array, i: Array, selection: Array) -> Array:
+def _block_shifts(layer: SumLayer, shifts: Array, first: Array, selection: Array) -> Array:
     """M `[quota, blocks, B]`, the largest of the shifts of the elements that a block reads."""
-    unit = i[0] * layer.quota + jnp.arange(layer.quota, dtype=jnp.int32)[:, None, None]
-    return shifts[unit * layer.num_elements + selection[i[0]]].max(2)
+    unit = jnp.arange(layer.quota, dtype=jnp.int32)[:, None, None]
+    return shifts[first + unit * layer.num_elements + selection].max(2)
 
 
 def _as_rows(weights: Array) -> Array:
@@ -293,7 +390,7 @@ def _root_values(walk: Walk, places: ValueSlots, values: Values) -> Array:
         probs, lookups = places.table(width)
         slots = jnp.asarray(places.slots(width, children.slots[0]))
         offsets = None if children.offsets is None else jnp.asarray(children.offsets[0])
-        e, scale = kernels.reference.read(
+        e, scale = kernels.read(
             values.relative[width], values.scale[width], probs, lookups, slots, offsets, root.width
         )
         more = e + scale[..., None]  # [1, elements, B, width]
@@ -307,9 +404,11 @@ def backward(
     weights: dict[str, Array],
     leaves: Sequence[Array | Lookup],
     values: Values,
-    saved: Sequence[Sequence[FusedSaved]],
+    saved: FusedPass,
     lls: Array,
     root_flows: Array,
+    *,
+    as_flows: bool = False,
 ) -> tuple[dict[str, Array], list[Array | LookupFlows]]:
     """Gradients by hand.
 
@@ -319,6 +418,7 @@ def backward(
         leaves: as `forward` took them.
         values, saved, lls: what `forward` returned.
         root_flows: `[B, num_roots]`, any sign; counts as 0 where the root is -inf.
+        as_flows: whether to return theta dLL / dtheta instead of dLL / dtheta.
 
     Returns:
         d LL / d theta by group, and the flows of each leaf layer: `[V, B, K]`, or `LookupFlows`.
@@ -329,9 +429,9 @@ def backward(
     empty = _Empty(walk, 1_000_000)  # far from the labels of the pass forward
     flows = _start_flows(walk.program, values, root_flows, empty)
     gradients: dict[str, Array] = {}
-    for stage, kept in reversed(list(zip(program.stages, saved, strict=True))):
-        tables = [_layer_tables(places, layer) for layer in stage]
-        ratios = [_start_ratios(layer, root_flows, empty) for layer in stage]
+    for stage, kept in reversed(list(zip(program.stages, saved.layers, strict=True))):
+        tables = [_layer_tables(walk, places, layer, values, True) for layer in stage]
+        ratios = [_start_ratios(walk, layer, root_flows, empty) for layer in stage]
 
         def step(carry, i, stage=stage, kept=kept, tables=tables):
             flows, ratios = carry
@@ -339,16 +439,17 @@ def backward(
             for n, (layer, more, table) in reversed(
                 list(enumerate(zip(stage, kept, tables, strict=True)))
             ):
-                theta = weights[layer.weights.group]
+                theta = _layer_weights(walk, layer, weights, saved.weights, values)
+                after = flows[stage[(n + 1) % len(stage)].width]
                 flows, ratios[n] = _backward_layer(
-                    walk, layer, values, flows, more, ratios[n], table, theta, i
+                    walk, layer, values, flows, more, ratios[n], table, theta, i, after
                 )
             return flows, ratios
 
         flows, ratios = _run_steps(step, (flows, ratios), stage[0].num_steps, reverse=True)
         for layer, more, q in zip(stage, kept, ratios, strict=True):
             group = layer.weights.group
-            for rows, part in _gradient(walk, layer, weights[group], more, q):
+            for rows, part in _gradient(walk, layer, weights[group], more, q, as_flows):
                 if len(rows) != len(weights[group]):
                     part = jnp.zeros_like(weights[group]).at[rows].add(part)
                 gradients[group] = gradients[group] + part if group in gradients else part
@@ -374,12 +475,18 @@ def _start_flows(program: Program, values: Values, root_flows: Array, empty: _Em
     return flows
 
 
-def _start_ratios(layer: SumLayer, like: Array, empty: _Empty) -> Array:
-    """Where q is kept, `[number, B, M]`."""
-    number = layer.num_steps * layer.quota
-    if layer.num_blocks == 1:
-        number = _gradient_lists(layer)[1]
-    q = empty(number, like.shape[0], layer.num_nodes)
+def _start_ratios(walk: Walk, layer: SumLayer, like: Array, empty: _Empty) -> Array | None:
+    """Where q is kept: `[number, B, M]`, in parts for dense products of the kernels."""
+    batch = like.shape[0]
+    if layer.num_blocks > 1:
+        q = empty(layer.num_steps * layer.quota, batch, layer.num_nodes)
+    elif multiplies_in_parts(layer, walk.precision, batch):
+        parts = kernels.products(walk.precision, "backward", batch).parts
+        q = empty.parts(parts, _gradient_lists(layer)[1], batch, layer.num_nodes)
+    elif _keeps_whole_step(layer):
+        return None
+    else:
+        q = empty(_gradient_lists(layer)[1], batch, layer.num_nodes)
     return ops.match_varying(q, ops.varying_axes(like))
 
 
@@ -389,62 +496,89 @@ def _backward_layer(
     values: Values,
     flows: Arrays,
     saved: FusedSaved,
-    ratios: Array,
+    ratios: Array | None,
     table: dict[str, Any],
     weights: Array,
     i: Array,
-) -> tuple[Arrays, Array]:
+    after: Array,
+) -> tuple[Arrays, Array | None]:
     (source,) = layer.parents
     w, corrections = layer.width, None
     block_shifts = None if saved.block_shifts is None else saved.block_shifts[i[0]]
     if block_shifts is not None:
         corrections = block_shifts - block_shifts.max(1)[:, None]
     slots, offsets = table["parents"]
+    in_parts = multiplies_in_parts(layer, walk.precision, _batch_of(values))
     q, ratios = kernels.flow_ratio(
         values.relative[layer.num_nodes], flows[source], slots, offsets, corrections,
-        table["value_start"], i, table["places"], ratios, walk.kernels,
+        table["value_start"], i, table["places"], ratios, after, not in_parts, walk.kernels,
     )  # fmt: skip
     assert saved.p is not None
-    if block_shifts is None:
+    if not in_parts:
+        assert q is not None
         theta = _step_weights(layer, table, weights, i)
         back = ops.flows_back(q, theta, walk.propagation, walk.precision)
         new = kernels.scale_flows(
             saved.p, back, table["places"], table["flow_start"], i, flows[w], walk.kernels
         )
+        return {**flows, w: new}, q if ratios is None else ratios
+    assert ratios is not None
+    if block_shifts is None:
+        new = kernels.dense_backward(
+            ratios, saved.p, weights, table["rows"], table["places"], table["flow_start"], i,
+            flows[w], walk.precision, walk.kernels,
+        )  # fmt: skip
     else:
         assert saved.shifts is not None
         new = kernels.element_flows(
-            saved.p, saved.shifts, block_shifts, q, _as_rows(weights), table["rows"],
-            table["readers"], table["flow_start"], i, flows[w], layer.num_blocks, walk.precision,
-            walk.kernels,
+            saved.p, saved.shifts, block_shifts, ratios, weights, table["rows"], table["readers"],
+            table["flow_start"], i, flows[w], layer.num_blocks, walk.precision, walk.kernels,
         )  # fmt: skip
     return {**flows, w: new}, ratios
 
 
-def _gradient(walk: Walk, layer: SumLayer, weights: Array, saved: FusedSaved, q: Array):
+def _gradient(
+    walk: Walk, layer: SumLayer, weights: Array, saved: FusedSaved, q: Array, as_flows: bool
+):
     """d LL / d theta of a layer: lists of rows, and their parts `[rows, blocks, M, N]`."""
     assert saved.p is not None
+    lists = parameter_copies(layer) if layer.num_blocks > 1 else _gradient_lists(layer)[0]
+    for rows, copies in lists:
+        part = _gradient_of_rows(walk, layer, weights, saved, saved.p, q, rows, copies, as_flows)
+        yield rows, part.reshape(len(rows), *weights.shape[1:])
+
+
+def _gradient_of_rows(
+    walk: Walk,
+    layer: SumLayer,
+    weights: Array,
+    saved: FusedSaved,
+    p: Array,
+    q: Array,
+    rows: np.ndarray,
+    copies: np.ndarray,
+    as_flows: bool,
+) -> Array:
+    if not multiplies_in_parts(layer, walk.precision, q.shape[-2]):
+        q, p = (stack_entries(flat_entries(x, copies.reshape(-1)), *copies.shape) for x in (q, p))
+        part = ops.sum_layer_weight_gradient(
+            q, p, weights[:1, 0], walk.propagation, walk.precision
+        ).reshape(len(rows), *weights.shape[1:])
+        return flat_entries(weights, rows) * part if as_flows else part
+    factors = _as_rows(weights) if as_flows else None
+    tables = jnp.asarray(copies), factors, jnp.asarray(rows, jnp.int32)
     if layer.num_blocks == 1:
-        for rows, copies in _gradient_lists(layer)[0]:
-            q_rows, p_rows = (
-                stack_entries(flat_entries(x, copies.reshape(-1)), len(rows), copies.shape[1])
-                for x in (q, saved.p)
-            )
-            part = ops.sum_layer_weight_gradient(
-                q_rows, p_rows, weights[:1, 0], walk.propagation, walk.precision
-            )
-            yield rows, part.reshape(len(rows), *weights.shape[1:])
-        return
+        return kernels.dense_gradient(q, p, *tables, walk.precision, walk.kernels)
     assert saved.shifts is not None and saved.block_shifts is not None
     assert layer.selection is not None
-    block_shifts = saved.block_shifts.reshape(len(q), *saved.block_shifts.shape[2:])
-    selection = jnp.asarray(layer.selection.reshape(len(q), *layer.selection.shape[2:]))
-    for rows, copies in parameter_copies(layer):
-        part = kernels.weight_gradient(
-            saved.p, saved.shifts, block_shifts, q, selection, jnp.asarray(copies),
-            layer.num_elements, walk.precision, walk.kernels,
-        )  # fmt: skip
-        yield rows, part.reshape(len(rows), *weights.shape[1:])
+    by_unit = (
+        x.reshape(len(q), *x.shape[2:])
+        for x in (saved.block_shifts, layer.selection, _readers(layer))
+    )
+    block_shifts, selection, readers = map(jnp.asarray, by_unit)
+    return kernels.weight_gradient(
+        p, saved.shifts, block_shifts, q, selection, readers, *tables, walk.precision, walk.kernels
+    )
 
 
 def _leaf_flows(

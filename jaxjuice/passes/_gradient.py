@@ -27,11 +27,17 @@ def _run_forward(walk: Walk, weights, leaves: Leaves, *, save: bool):
     return forward(walk, weights, arrays, save=save)
 
 
-def _run_backward(walk: Walk, residuals, root_flows: Array):
+def _run_backward(walk: Walk, residuals, root_flows: Array, *, as_flows: bool = False):
+    """With `as_flows` parameter flows, theta dLL / dtheta, instead of gradients."""
     weights, leaves, values, saved, lls = residuals
     if walk.kernels:
-        return _fused.backward(walk, weights, leaves, values, saved, lls, root_flows)
-    return backward(walk, weights, values, saved, lls, root_flows)
+        return _fused.backward(
+            walk, weights, leaves, values, saved, lls, root_flows, as_flows=as_flows
+        )
+    gradients, flows = backward(walk, weights, values, saved, lls, root_flows)
+    if as_flows:
+        gradients = {group: weights[group] * part for group, part in gradients.items()}
+    return gradients, flows
 
 
 def _residuals(walk: Walk, weights, leaves: Leaves, lls: Array, values, saved):
@@ -81,8 +87,8 @@ def _values_and_flows(walk: Walk, weights, leaves, root_flows):
 def _both_forward(walk: Walk, weights, leaves, root_flows):
     lls, values, saved = _run_forward(walk, weights, leaves, save=True)
     residuals = _residuals(walk, weights, leaves, lls, values, saved)
-    gradients, leaf_flows = _run_backward(walk, residuals, root_flows)
-    return (lls, gradients, leaf_flows), residuals
+    flows, leaf_flows = _run_backward(walk, residuals, root_flows, as_flows=True)
+    return (lls, flows, leaf_flows), residuals
 
 
 def _both_backward(walk: Walk, residuals, cotangents):
@@ -125,7 +131,7 @@ def root_values(walk: Walk, weights: dict[str, Array], leaves: Leaves) -> Array:
 def root_values_and_flows(
     walk: Walk, weights: dict[str, Array], leaves: Leaves, root_flows: Array
 ) -> tuple[Array, dict[str, Array], list[Array | LookupFlows]]:
-    """The same with d LL / d theta by group and leaf flows, for root flows `[B, num_roots]`."""
+    """The same with parameter flows by group and leaf flows, for root flows `[B, num_roots]`."""
     weights, leaves, root_flows = _matched(weights, list(leaves), root_flows)
     return _values_and_flows(walk, weights, leaves, root_flows)
 

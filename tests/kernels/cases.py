@@ -7,6 +7,7 @@ Tables have three steps of which the second runs, and the last of several units 
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import ml_dtypes
 import numpy as np
 
 from jaxjuice.ops import kernels
@@ -68,6 +69,20 @@ class Case(NamedTuple):
 def _array(x: Any) -> np.ndarray:
     x = np.asarray(x)
     return np.ascontiguousarray(x, np.int32 if x.dtype.kind in "iu" else np.float32)
+
+
+def _parts(x: np.ndarray, count: int = 3) -> np.ndarray:
+    """bfloat16 numbers that add up to x, `[count, *x.shape]`."""
+    rest, found = x.astype(np.float32), []
+    for _ in range(count):
+        found.append(rest.astype(ml_dtypes.bfloat16))
+        rest = rest - found[-1].astype(np.float32)
+    return np.stack(found)
+
+
+def _sum(parts: Any) -> Any:
+    assert parts.dtype == "bfloat16"
+    return parts.astype("float32").sum(0)
 
 
 def _arrays(*arrays: Any) -> tuple:
@@ -171,7 +186,7 @@ def _told(p: np.ndarray, bad: np.ndarray) -> np.ndarray:
 
 def exponentiate(
     seed: int = 0, *, units=2, elements=1, factors=2, batch=17, width=33, in_place=True, keep=True,
-    **options,
+    parts=0, **options,
 ) -> Case:  # fmt: skip
     rng = np.random.default_rng(seed)
     made = _children(
@@ -183,6 +198,9 @@ def exponentiate(
     m = np.ma.array(np.maximum(np.where(np.isnan(e), -np.inf, e).max((1, 3)), LOWEST), mask=bad)
     places, starts = _places(rng, units), _starts(len(made.scales), units)
     kept = _array(rng.random((STEPS * units, batch, elements * width))) if keep else None
+    if kept is not None and parts:  # of few digits, so that the parts add up to them
+        kept = _array(np.round(kept * 256) / 256)
+    before_kept = _parts(kept, parts) if kept is not None and parts else kept
     room = rng.random((STEPS * units, batch))
     made = made._replace(scales=_array(np.concatenate([made.scales, room])))
     unit_scales = None if in_place else _array(rng.random(made.scales.shape))
@@ -196,19 +214,20 @@ def exponentiate(
         p = p.reshape(units, batch, elements * width)
         p = _told(p, bad[..., None])
         kept_now = None if kept is None else _kept(kept, p, places[STEP])
-        return p, kept_now, _written(before, m, starts[STEP])
+        return None if parts else p, kept_now, _written(before, m, starts[STEP])
 
     def op(made, unit_scales, starts, step, places, kept, implementation):
-        return kernels.exponentiate(
-            *made, unit_scales, starts, step, places, kept, width, implementation
+        p, kept, scales = kernels.exponentiate(
+            *made, unit_scales, starts, step, places, kept, made.values, width, implementation
         )
+        return p, _sum(kept) if parts else kept, scales
 
-    arrays = (made, unit_scales, *_arrays(starts, [STEP], places), kept)
+    arrays = (made, unit_scales, *_arrays(starts, [STEP], places), before_kept)
     return Case(op, arrays, expected, 5e-5, (False, False, True))
 
 
 def exponentiate_apart(
-    seed: int = 0, *, units=2, elements=3, factors=2, batch=17, width=33, **options
+    seed: int = 0, *, units=2, elements=3, factors=2, batch=17, width=33, parts=2, **options
 ) -> Case:
     rng = np.random.default_rng(seed)
     made = _children(rng, units, elements, factors, batch, width, **options)
@@ -220,22 +239,30 @@ def exponentiate_apart(
     padding = (made.slots[STEP] == 0).all(2)
     m = np.ma.array(m, mask=bad | padding[..., None])
     count = units * elements
-    before = _arrays(rng.random((STEPS * count, batch, width)), rng.random((STEPS * count, batch)))
+    firsts = _starts(0, count)
+    first = firsts[STEP]
+    before = _arrays(
+        rng.integers(0, 256, (STEPS * count, batch, width)), rng.random((STEPS * count, batch))
+    )
 
     def expected(_, shifts):
-        shift = np.asarray(shifts)[STEP * count : (STEP + 1) * count].astype(float)
+        shift = np.asarray(shifts)[first : first + count].astype(float)
         p = np.exp(e - shift.reshape(m.shape)[..., None])
         p = _told(p, bad[..., None])
         p[padding] = np.ma.masked
         return (
-            _written(before[0], p.reshape(count, batch, width), STEP * count),
-            _written(before[1], m.reshape(count, batch), STEP * count),
+            _written(before[0], p.reshape(count, batch, width), first),
+            _written(before[1], m.reshape(count, batch), first),
         )
 
-    def op(made, step, p, shifts, implementation):
-        return kernels.exponentiate_apart(*made, step, p, shifts, implementation)
+    def op(made, firsts, step, p, shifts, implementation):
+        p, shifts = kernels.exponentiate_apart(
+            *made, firsts, step, p, shifts, made.values, implementation
+        )
+        return _sum(p), shifts
 
-    return Case(op, (made, _array([STEP]), *before), expected, 5e-5, (False, True))
+    arrays = made, *_arrays(firsts, [STEP]), _parts(before[0], parts), before[1]
+    return Case(op, arrays, expected, 5e-5, (False, True))
 
 
 def scale_flows(seed: int = 0, *, units=2, elements=1, batch=17, width=33) -> Case:
@@ -377,9 +404,11 @@ def forward(
     def op(*arrays):
         return kernels.forward(*arrays[:-1], elements, precision, arrays[-1])
 
+    firsts = np.arange(STEPS) * units * elements
     arrays = (
-        made.p, made.shifts, now.block_shifts, unit_shifts, made.weights, _by_step(made.rows),
-        _by_step(made.selection), _array(starts), _array([STEP]), before,
+        _parts(made.p), made.shifts, _array(firsts), now.block_shifts, unit_shifts,
+        _parts(made.weights), _by_step(made.rows), _by_step(made.selection), _array(starts),
+        _array([STEP]), before,
     )  # fmt: skip
     return Case(op, arrays, (expected,), tolerance(precision, own * width), (True,))
 
@@ -405,8 +434,8 @@ def element_flows(
         return kernels.element_flows(*arrays[:-1], blocks, precision, arrays[-1])
 
     arrays = (
-        made.p, made.shifts, now.block_shifts, now.q, made.weights, _by_step(made.rows),
-        _by_step(made.readers()), _array(starts), _array([STEP]), before,
+        _parts(made.p), made.shifts, now.block_shifts, made.q, _parts(made.weights),
+        _by_step(made.rows), _by_step(made.readers()), _array(starts), _array([STEP]), before,
     )  # fmt: skip
     terms = blocks * shape["nodes"]
     return Case(op, arrays, (expected,), tolerance(precision, terms), (False,))
@@ -416,6 +445,7 @@ def weight_gradient(
     seed: int = 0, precision: str = "fp32", spread: float = 3.0, tied=False, **shape
 ) -> Case:
     """`tied`: all units of all steps but the padding share a row. If not, each has its own."""
+    multiply = shape.pop("multiply", False)
     rng = np.random.default_rng(seed)
     shape = SHAPE | shape
     made = _blocks(rng, **shape, spread=spread, tied=tied)
@@ -433,13 +463,26 @@ def weight_gradient(
     copies = used[None] if tied else used[:, None]
     copies = np.concatenate([copies, np.full((len(copies), 1), -1)], 1)
     expected = each[used].sum(0, keepdims=True) if tied else each[used]
+    factors, rows = _factors(rng, expected, multiply)
+    if factors is not None:
+        expected = expected * factors[rows]
 
     def op(*arrays):
-        return kernels.weight_gradient(*arrays[:-1], elements, precision, arrays[-1])
+        return kernels.weight_gradient(*arrays[:-1], precision, arrays[-1])
 
-    arrays = made.p, made.shifts, made.block_shifts, made.q, made.selection, _array(copies)
+    arrays = (
+        _parts(made.p), made.shifts, made.block_shifts, made.q, made.selection,
+        _array(made.readers()), _array(copies), factors, rows,
+    )  # fmt: skip
     terms = batch * (len(used) if tied else 1)
     return Case(op, arrays, (expected,), tolerance(precision, terms), (False,))
+
+
+def _factors(rng, gradient: np.ndarray, multiply: bool):
+    """Factors `[P, M, N]` or None, and which of them each row of a gradient takes."""
+    factors = _array(rng.random((len(gradient) + 2, *gradient.shape[1:])))
+    rows = _array(rng.permutation(len(factors))[: len(gradient)])
+    return factors if multiply else None, rows
 
 
 def _pulled(flows, slots, offsets, size: int) -> np.ndarray:
@@ -460,8 +503,9 @@ def _flow_tables(rng, shape, width: int, *, offsets: bool):
 
 
 def flow_ratio(
-    seed: int = 0, *, units=2, nodes=24, blocks=1, pieces=1, reads=3, batch=17, offsets=False
-) -> Case:
+    seed: int = 0, *, units=2, nodes=24, blocks=1, pieces=1, reads=3, batch=17, offsets=False,
+    keep=True, writes=True, parts=0,
+) -> Case:  # fmt: skip
     rng = np.random.default_rng(seed)
     size, starts, places = nodes // pieces, _starts(2, units), _places(rng, units)
     values = rng.normal(0, 20, (3 + STEPS * units, batch, nodes))
@@ -473,8 +517,9 @@ def flow_ratio(
     flows[0] = np.nan  # slot 0 is never read
     slots, offset = _flow_tables(rng, (STEPS, units, pieces, reads), size, offsets=offsets)
     corrections = rng.normal(0, 3, (units, blocks, batch)) if blocks > 1 else None
-    kept = rng.random((STEPS * units, batch, nodes))
-    values, flows, corrections, kept = _arrays(values, flows, corrections, kept)
+    kept = rng.integers(0, 256, (STEPS * units, batch, nodes)) if keep else None
+    kept = None if kept is None else _array(kept.astype(np.float32))
+    values, flows, corrections = _arrays(values, flows, corrections)
     f = _pulled(flows, slots[STEP], None if offset is None else offset[STEP], size)
     v = values[starts[STEP] : starts[STEP] + units].astype(float)
     if corrections is not None:
@@ -482,10 +527,16 @@ def flow_ratio(
     # Where s is denormal, q stays finite in float32.
     q = np.where((f > 0) & (v > -np.inf), f * np.exp(np.minimum(-v, 88.3)), 0)
     arrays = (
-        values, flows, *_arrays(slots, offset), corrections, *_arrays(starts, [STEP], places), kept
+        values, flows, *_arrays(slots, offset), corrections, *_arrays(starts, [STEP], places),
+        _parts(kept, parts) if kept is not None and parts else kept,
     )  # fmt: skip
-    expected = q, _kept(kept, q, places[STEP])
-    return Case(kernels.flow_ratio, arrays, expected, 2e-5, (False, False))
+
+    def op(*arrays):
+        q, kept = kernels.flow_ratio(*arrays[:-1], arrays[0], writes, arrays[-1])
+        return q, _sum(kept) if parts else kept
+
+    expected = q if writes else None, None if kept is None else _kept(kept, q, places[STEP])
+    return Case(op, arrays, expected, 2e-5, (False, False))
 
 
 def leaf_counts(
@@ -517,6 +568,132 @@ def empty() -> Case:
     """Whose every value may be anything."""
 
     def op(implementation):
-        return kernels.empty((3, 5), 7, implementation)
+        return kernels.empty((3, 5), np.dtype(np.float32), 7, implementation)
 
     return Case(op, (), (np.ma.masked_all((3, 5)),), 0.0, (False,))
+
+
+class _Dense(NamedTuple):
+    """Random units of one block: p, q `[places, B, N or M]`, theta, and tables of three steps."""
+
+    p: np.ndarray
+    q: np.ndarray
+    weights: np.ndarray
+    rows: np.ndarray
+    places: np.ndarray
+
+    def of_step(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """p, q, theta of the units that are none of padding, in float64, and which these are."""
+        real = self.places[STEP] >= 0
+        place = self.places[STEP][real]
+        arrays = self.p[place], self.q[place], self.weights[self.rows[STEP][real]]
+        return *(x.astype(float) for x in arrays), real
+
+
+def _dense(rng, units: int, nodes: int, children: int, batch: int, *, zeros: bool) -> _Dense:
+    p, q = rng.random((STEPS * units, batch, children)), rng.random((STEPS * units, batch, nodes))
+    weights = rng.random((STEPS * units + 1, nodes, children))
+    if zeros:
+        p[rng.random(p.shape) < 0.5] = 0
+        p[:, :1] = 0
+        weights[rng.random(weights.shape) < 0.5] = 0
+        weights[:, 0] = 0
+        q[rng.random(q.shape) < 0.5] = 0
+    rows = rng.permutation(len(weights))[: STEPS * units].reshape(STEPS, units)
+    return _Dense(*_arrays(p, q, weights, rows, _places(rng, units)))
+
+
+DENSE: dict[str, Any] = dict(units=2, nodes=24, batch=17)
+
+
+def dense_forward(
+    seed: int = 0, precision: str = "fp32", zeros=False, elements=1, width=33, **shape
+) -> Case:
+    rng = np.random.default_rng(seed)
+    shape = DENSE | shape
+    made = _dense(
+        rng, shape["units"], shape["nodes"], elements * width, shape["batch"], zeros=zeros
+    )
+    p, _, theta, real = made.of_step()
+    v = np.ma.masked_all((shape["units"], shape["batch"], shape["nodes"]))
+    with np.errstate(divide="ignore"):
+        v[real] = np.log(np.einsum("ubj,uij->ubi", p, theta))
+    starts = _starts(2, shape["units"])
+    before = _array(rng.normal(size=(3 + STEPS * shape["units"], *v.shape[1:])))
+
+    def op(*arrays):
+        return kernels.dense_forward(*arrays[:-1], precision, arrays[-1])
+
+    arrays = (
+        _parts(made.p), _parts(made.weights), made.rows, made.places, *_arrays(starts, [STEP]),
+        before,
+    )  # fmt: skip
+    expected = _written(before, v, starts[STEP])
+    return Case(op, arrays, (expected,), tolerance(precision, elements * width), (True,))
+
+
+def dense_backward(
+    seed: int = 0, precision: str = "fp32", zeros=False, elements=1, width=33, **shape
+) -> Case:
+    rng = np.random.default_rng(seed)
+    shape = DENSE | shape
+    units, batch = shape["units"], shape["batch"]
+    made = _dense(rng, units, shape["nodes"], elements * width, batch, zeros=zeros)
+    p, q, theta, real = made.of_step()
+    f = np.ma.masked_all((units, elements, batch, width))
+    product = p * np.einsum("ubi,uij->ubj", q, theta)
+    f[real] = product.reshape(len(p), batch, elements, width).swapaxes(1, 2)
+    starts = _starts(3, units * elements)
+    before = _array(rng.normal(size=(4 + STEPS * units * elements, batch, width)))
+
+    def op(*arrays):
+        return kernels.dense_backward(*arrays[:-1], precision, arrays[-1])
+
+    arrays = (
+        _parts(made.q), _parts(made.p), _parts(made.weights), made.rows, made.places,
+        *_arrays(starts, [STEP]), before,
+    )  # fmt: skip
+    expected = _written(before, f.reshape(units * elements, batch, width), starts[STEP])
+    return Case(op, arrays, (expected,), tolerance(precision, shape["nodes"]), (False,))
+
+
+def dense_gradient(
+    seed: int = 0, precision: str = "fp32", zeros=False, width=33, tied=False, multiply=False,
+    **shape,
+) -> Case:  # fmt: skip
+    """`tied`: all units but one share a row. If not, each has its own."""
+    rng = np.random.default_rng(seed)
+    shape = DENSE | shape
+    made = _dense(rng, shape["units"], shape["nodes"], width, shape["batch"], zeros=zeros)
+    used = rng.permutation(len(made.p))[:-1]
+    for array in (made.p, made.q):
+        array[np.setdiff1d(np.arange(len(array)), used)] = np.nan
+    copies = used[None] if tied else used[:, None]
+    copies = np.concatenate([copies, np.full((len(copies), 1), -1)], 1)
+    each = np.einsum("ubi,ubj->uij", made.q[used].astype(float), made.p[used].astype(float))
+
+    def op(*arrays):
+        return kernels.dense_gradient(*arrays[:-1], precision, arrays[-1])
+
+    terms = shape["batch"] * (len(used) if tied else 1)
+    expected = each.sum(0, keepdims=True) if tied else each
+    factors, rows = _factors(rng, expected, multiply)
+    if factors is not None:
+        expected = expected * factors[rows]
+    arrays = _parts(made.q), _parts(made.p), _array(copies), factors, rows
+    return Case(op, arrays, (expected,), tolerance(precision, terms), (False,))
+
+
+def split(seed: int = 0, *, parts=2, shape=(3, 5, 7)) -> Case:
+    """Parts add up to what was split; each but the last is a rounding of what was left."""
+    rng = np.random.default_rng(seed)
+    x = _array(rng.normal(size=shape) * np.exp(rng.normal(0, 20, shape)))
+    x.reshape(-1)[:1] = 0
+
+    def op(x, implementation):
+        found = kernels.split(x, parts, implementation)
+        assert found.dtype == "bfloat16"
+        return found.astype("float32")
+
+    expected = _parts(x, parts).astype(np.float64)
+    return Case(op, (x,), (expected,), 0.0, (False,))

@@ -26,6 +26,10 @@ for _make in (_JOINT, _APART):
     _add(_make, "illegal", lookups=True, illegal=True, batch=7)
     _add(_make, "dead", dead=True, width=64)  # a full tile
 _add(_JOINT, "not-kept", keep=False)
+_add(_JOINT, "parts", parts=2)
+_add(_JOINT, "three-parts", parts=3, lookups=True, offsets=True)
+_add(_JOINT, "elements-parts", elements=3, parts=2, in_place=False)
+_add(_APART, "three-parts", parts=3)
 _add(_JOINT, "other-array", in_place=False)
 _add(_JOINT, "elements", elements=3, in_place=False)
 _add(_JOINT, "elements-dead", elements=3, dead=True, keep=False, batch=7)
@@ -34,6 +38,22 @@ _add(_JOINT, "elements-illegal", elements=3, lookups=True, illegal=True, batch=7
 _add(_JOINT, "elements-wide", elements=2, width=5000, batch=2, lookups=True)
 
 _PRODUCTS = cases.forward, cases.element_flows, cases.weight_gradient
+_DENSE = cases.dense_forward, cases.dense_backward, cases.dense_gradient
+for _make in _DENSE:
+    _add(_make, "one", batch=1, nodes=1, units=1, width=1)
+    _add(_make, "small", batch=7, nodes=7, width=7)
+    _add(_make, "everyday", batch=32, nodes=32, width=64)
+    _add(_make, "wide", width=1000, batch=7, nodes=20)
+    _add(_make, "nodes", nodes=150, batch=70)
+    _add(_make, "zeros", zeros=True)
+for _make in _DENSE[:2]:
+    _add(_make, "elements", elements=3)
+_add(cases.dense_gradient, "tied", tied=True, multiply=True)
+_add(cases.dense_gradient, "multiplied", multiply=True, width=64)
+_add(cases.dense_gradient, "batch", batch=150)
+_add(cases.split, "two")
+_add(cases.split, "three", parts=3, shape=(70, 100))
+_add(cases.split, "one", parts=1, shape=(1,))
 for _make in _PRODUCTS:
     _add(_make, "one", batch=1, width=1, units=1, nodes=1, blocks=2, elements=2, own=1)
     _add(_make, "small", batch=7, width=7)
@@ -47,6 +67,7 @@ for _make in _PRODUCTS:
 _add(cases.forward, "zeros", zeros=True)
 _add(cases.element_flows, "zeros", zeros=True)
 _add(cases.weight_gradient, "tied", tied=True)
+_add(cases.weight_gradient, "multiplied", multiply=True)
 _add(cases.weight_gradient, "batch", batch=70, blocks=2)
 
 for _elements in (1, 3):
@@ -62,6 +83,10 @@ _add(cases.flow_ratio, "blocks", blocks=3)
 _add(cases.flow_ratio, "pieces", pieces=4, reads=5)
 _add(cases.flow_ratio, "blocks-pieces-offsets", blocks=2, pieces=3, offsets=True)
 _add(cases.flow_ratio, "offsets", offsets=True)
+_add(cases.flow_ratio, "not-kept", keep=False)
+_add(cases.flow_ratio, "kept-alone", writes=False, blocks=3)
+_add(cases.flow_ratio, "parts", parts=2, writes=False)
+_add(cases.flow_ratio, "three-parts", parts=3, writes=False, pieces=2)
 
 _add(cases.leaf_counts, "one", tables=1, copies=1, categories=1, batch=1, nodes=1, reads=1)
 _add(cases.leaf_counts, "small", batch=7, nodes=7)
@@ -71,8 +96,17 @@ _add(cases.leaf_counts, "pieces-offsets", pieces=2, offsets=True, reads=5, batch
 _add(cases.leaf_counts, "last", first=4)
 _add(cases.leaf_counts, "wide", nodes=1500, batch=3, categories=2)
 _add(cases.empty, "all")
-for _make in (_JOINT, _APART, *_PRODUCTS, cases.scale_flows, cases.flow_ratio, cases.leaf_counts):
+for _make in (
+    _JOINT,
+    _APART,
+    *_PRODUCTS,
+    *_DENSE,
+    cases.scale_flows,
+    cases.flow_ratio,
+    cases.leaf_counts,
+):
     _add(_make, "no-samples", batch=0)
 
 PRECISIONS = ("bf16", "tf32", "bf16x3", "fp32")
 PRODUCTS = {make.__name__: make for make in _PRODUCTS}
+DENSE = {make.__name__: make for make in _DENSE}

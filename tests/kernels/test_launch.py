@@ -136,5 +136,5 @@ def test_an_op_without_a_gpu(make, monkeypatch: pytest.MonkeyPatch) -> None:
     def launch(_, *arguments, out, **options):
         return jax.tree.map(lambda o: jnp.zeros(o.shape, o.dtype), out)
 
-    monkeypatch.setattr(kernels, "launch", launch)
+    monkeypatch.setattr(_launch, "launch", launch)
     make(batch=5).check("triton")

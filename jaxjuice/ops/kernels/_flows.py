@@ -1,148 +1,141 @@
-"""Pulls the flows of nodes from where they lie: ratios of sum nodes, counts of leaves."""
+"""Flows, pulled from where they lie: ratios of sum nodes, counts of leaves."""
 
-import triton
-import triton.language as tl
+import jax
+import jax.numpy as jnp
+from jax import Array
 
-LARGEST_EXPONENT = tl.constexpr(88.3)  # exp of it is finite in float32
+from jaxjuice.ops.kernels import _launch, _reference as reference
+from jaxjuice.ops.kernels._tiles import row_tile
+
+# How many reads of a thread are in flight. A table's length is no constant of a kernel: every
+# constant costs a compilation.
+_CHUNK = 4
 
 
-@triton.jit
-def flow_ratio_kernel(
-    values,  # [slots, B, NODES]
-    flows,  # [slots, B, WIDTH]
-    slots,  # int32 [steps, units, PIECES, reads]; 0 for none
-    offsets,  # int32, the same shape
-    corrections,  # [units, BLOCKS, B]: what the relative values of a block gained
-    starts,  # int32 [steps]: the slot of the first unit
-    step,  # int32 [1]: which step this is
-    places,  # int32 [steps, units]: where in kept a unit goes; -1 for nowhere
-    kept_before,  # the same memory as kept
-    B,
-    units,
-    reads,
-    q,  # [units, B, NODES]
-    kept,  # [places, B, NODES]
-    NODES: tl.constexpr,
-    BLOCKS: tl.constexpr,
-    PIECES: tl.constexpr,
-    WIDTH: tl.constexpr,
-    CHUNK: tl.constexpr,
-    HAS_OFFSETS: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-):
-    """q = f / s, 0 where f or s is.
+def flow_ratio(
+    values: Array,
+    flows: Array,
+    slots: Array,
+    offsets: Array | None,
+    corrections: Array | None,
+    starts: Array,
+    step: Array,
+    places: Array,
+    kept: Array | None,
+    after: Array,
+    writes: bool,
+    implementation: str,
+) -> tuple[Array | None, Array | None]:
+    """q = f / s of the units of one step, 0 where f or s is.
 
-    Grid: units * PIECES * tiles of ROWS samples * tiles of COLUMNS nodes of a piece.
+    Args:
+        values: `[S, B, M]`.
+        flows: `[S', B, w]`.
+        slots: int32 `[steps, units, pieces, n]`: where the flows of a piece of a unit are; 0 for
+            none.
+        offsets: the same shape; None where pieces are as wide as slots.
+        corrections: `[units, blocks, B]`, what the relative values of blocks gained; None for 0.
+        starts: int32 `[steps]`, the slot of the first unit.
+        step: int32 `[1]`.
+        places: int32 `[steps, units]`: where in `kept` each unit goes; -1 for nowhere.
+        kept: `[number, B, M]`, or bfloat16 `[parts, number, B, M]`; None if no q is kept.
+        after: as in `exponentiate`.
+        writes: whether q of this step is wanted by itself.
+
+    Returns:
+        q `[units, B, M]` or None, and the new `kept`.
     """
-    SIZE: tl.constexpr = NODES // PIECES
-    TILES: tl.constexpr = (SIZE + COLUMNS - 1) // COLUMNS
-    tiles = tl.cdiv(B, ROWS) * TILES
-    tile = tl.program_id(0) % tiles
-    r = tl.load(step)
-    unit = (tl.program_id(0) // tiles) // PIECES
-    piece = (tl.program_id(0) // tiles) % PIECES
-    b = (tile // TILES) * ROWS + tl.arange(0, ROWS)
-    j = (tile % TILES) * COLUMNS + tl.arange(0, COLUMNS)
-    mask = (b < B)[:, None] & (j < SIZE)[None, :]
-    f = tl.zeros([ROWS, COLUMNS], tl.float32)
-    entry = ((r * units + unit) * PIECES + piece) * reads
-    f = _pull(
-        f, flows, slots + entry, offsets + entry, reads, b, j, mask, B, WIDTH, CHUNK, HAS_OFFSETS
-    )
-    node = piece * SIZE + j
-    slot = (tl.load(starts + r) + unit).to(tl.int64)
-    v = tl.load(values + (slot * B + b)[:, None] * NODES + node[None, :], mask=mask, other=0.0)
-    if BLOCKS > 1:
-        block = unit.to(tl.int64) * BLOCKS + node // (NODES // BLOCKS)
-        v -= tl.load(corrections + block[None, :] * B + b[:, None], mask=mask, other=0.0)
-    live = (f != 0) & (v > float("-inf"))
-    ratio = tl.where(live, f * tl.exp(tl.minimum(-v, LARGEST_EXPONENT)), 0.0)
-    tl.store(q + (unit.to(tl.int64) * B + b)[:, None] * NODES + node[None, :], ratio, mask=mask)
-    place = tl.load(places + r * units + unit)
-    out = (place.to(tl.int64) * B + b)[:, None] * NODES + node[None, :]
-    tl.store(kept + out, ratio, mask=mask & (place >= 0))
+    _, units, pieces, reads = slots.shape
+    _, batch, nodes = values.shape
+    has_offsets = offsets is not None
+    blocks = 1 if corrections is None else corrections.shape[1]
+    keeps = kept is not None
+    parts = kept.shape[0] if keeps and kept.ndim == 4 else 0
+
+    def plain(values, flows, slots, offsets, corrections, starts, step, places, kept, after):
+        del after
+        offsets = offsets if has_offsets else None
+        return reference.flow_ratio(
+            values, flows, slots, offsets, corrections, starts, step, places, kept, blocks=blocks,
+            writes=writes, keeps=keeps,
+        )  # fmt: skip
+
+    def kernel(*arrays):
+        from jaxjuice.ops.kernels.device.flows import flow_ratio_kernel
+
+        size = nodes // pieces
+        tile = row_tile(batch, size, 1024)
+        *_, before, _ = arrays
+        now = (units, batch, nodes) if writes else (1,)
+        outputs = jax.ShapeDtypeStruct(now, jnp.float32), before
+        return _launch.launch(
+            flow_ratio_kernel, *arrays, batch, units, reads, before.shape[-3] if keeps else 1,
+            out=tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in outputs),
+            aliases={8: 1} if keeps else {}, num_warps=tile.warps,
+            grid=(units * pieces * -(-batch // tile.rows) * -(-size // tile.columns),),
+            NODES=nodes, BLOCKS=blocks, PIECES=pieces, WIDTH=flows.shape[2],
+            CHUNK=min(reads, _CHUNK), HAS_OFFSETS=has_offsets, WRITE=writes, KEEP=keeps,
+            PARTS=parts, ROWS=tile.rows, COLUMNS=tile.columns,
+        )  # fmt: skip
+
+    q, kept_now = _launch.dispatch(
+        implementation, kernel, plain, values, flows, slots,
+        jnp.zeros((1, 1, 1), jnp.int32) if offsets is None else offsets,
+        jnp.zeros((1, 1, 1), jnp.float32) if corrections is None else corrections, starts, step,
+        places, jnp.zeros(1, jnp.float32) if kept is None else kept, after,
+    )  # fmt: skip
+    return q if writes else None, kept_now if keeps else None
 
 
-@triton.jit
-def leaf_counts_kernel(
-    flows,  # [slots, B, WIDTH]
-    slots,  # int32 [leaves, PIECES, reads]; 0 for none
-    offsets,  # int32, the same shape
-    keys,  # int32 [tables, members]: ascending, category * members + member
-    members,  # of a table: its leaves times B; member v * B + b of table p is leaf leaves[p, v]
-    leaves,  # int32 [tables, members // B]: which leaf
-    first,  # the first category to count
-    categories,  # how many
-    B,
-    reads,
-    counts,  # [tables, categories, NODES]
-    NODES: tl.constexpr,
-    PIECES: tl.constexpr,
-    WIDTH: tl.constexpr,
-    CHUNK: tl.constexpr,
-    HAS_OFFSETS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-):
-    """The flows of every category, added up over samples and tied leaves in a fixed order.
+def leaf_counts(
+    flows: Array,
+    slots: Array,
+    offsets: Array | None,
+    keys: Array,
+    leaves: Array,
+    first: int,
+    categories: int,
+    nodes: int,
+    implementation: str,
+) -> Array:
+    """The flows of every category of leaves, added up over samples and tied leaves.
 
-    Grid: (tables * categories, tiles of COLUMNS nodes).
+    Args:
+        flows: `[S, B, w]`.
+        slots: int32 `[V, pieces, n]`: where the flows of a piece of a leaf are; 0 for none.
+        offsets: the same shape; None where pieces are as wide as slots.
+        keys: int32 `[P, members]`, ascending: category * members + member, where member
+            v * B + b of table p is sample b of the leaf `leaves[p, v]`.
+        leaves: int32 `[P, members // B]`.
+        first, categories: which categories to count.
+        nodes: of a leaf.
+
+    Returns:
+        `[P, categories, nodes]`, the same in every run: terms are added in the order of `keys`.
     """
-    SIZE: tl.constexpr = NODES // PIECES
-    row = tl.program_id(0)
-    node = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    mask = node < NODES
-    pid = row // categories
-    keys += pid.to(tl.int64) * members
-    low = (first + row % categories) * members
-    high = low + members
-    total = tl.zeros([1, COLUMNS], tl.float32)
-    # The first key not below `low`, by bisection.
-    i = tl.zeros([], tl.int32)
-    stop = i + members
-    while i < stop:
-        middle = (i + stop) // 2
-        below = tl.load(keys + middle) < low
-        i = tl.where(below, middle + 1, i)
-        stop = tl.where(below, stop, middle)
-    key = tl.load(keys + i, mask=i < members, other=high)
-    while key < high:
-        member = key - low
-        leaf = tl.load(leaves + pid * (members // B) + member // B)
-        b = member % B
-        if PIECES == 1:
-            total = _pull(
-                total, flows, slots + leaf * reads, offsets + leaf * reads, reads,
-                b + tl.zeros([1], tl.int32), node, mask[None, :], B, WIDTH, CHUNK, HAS_OFFSETS,
-            )  # fmt: skip
-        else:
-            entry = (leaf * PIECES + node // SIZE) * reads
-            for n in range(reads):
-                slot = tl.load(slots + entry + n, mask=mask, other=0)
-                place = (slot.to(tl.int64) * B + b) * WIDTH + node % SIZE
-                if HAS_OFFSETS:
-                    place += tl.load(offsets + entry + n, mask=mask, other=0)
-                more = tl.load(flows + place, mask=mask & (slot > 0), other=0.0)
-                total += more[None, :]
-        i += 1
-        key = tl.load(keys + i, mask=i < members, other=high)
-    place = row.to(tl.int64) * NODES + node
-    tl.store(counts + place[None, :], total, mask=mask[None, :])
+    tables, members = keys.shape
+    pieces, reads = slots.shape[1:]
+    batch = flows.shape[1]
+    has_offsets = offsets is not None
 
+    def plain(flows, slots, offsets, keys, leaves):
+        offsets = offsets if has_offsets else None
+        return reference.leaf_counts(
+            flows, slots, offsets, keys, leaves, first=first, categories=categories, nodes=nodes
+        )
 
-@triton.jit
-def _pull(
-    total, flows, slots, offsets, reads, b, j, mask, B, WIDTH: tl.constexpr, CHUNK: tl.constexpr,
-    HAS_OFFSETS: tl.constexpr,
-):  # fmt: skip
-    """Adds to `total` a run of flows at samples b and nodes j from every slot."""
-    for first in range(0, reads, CHUNK):
-        # No branches around loads: masked ones cost little, and CHUNK of them are in flight.
-        for r in tl.static_range(CHUNK):  # pyright: ignore
-            slot = tl.load(slots + first + r, mask=first + r < reads, other=0)
-            column = j[None, :]
-            if HAS_OFFSETS:
-                column += tl.load(offsets + first + r, mask=first + r < reads, other=0)
-            place = (slot.to(tl.int64) * B + b)[:, None] * WIDTH + column
-            total += tl.load(flows + place, mask=mask & (slot > 0), other=0.0)
-    return total
+    def kernel(flows, slots, offsets, keys, leaves):
+        from jaxjuice.ops.kernels.device.flows import leaf_counts_kernel
+
+        tile = row_tile(1, nodes, 1024)
+        return _launch.launch(
+            leaf_counts_kernel, flows, slots, offsets, keys, members, leaves, first, categories,
+            batch, reads,
+            out=jax.ShapeDtypeStruct((tables, categories, nodes), jnp.float32),
+            grid=(tables * categories, -(-nodes // tile.columns)), num_warps=tile.warps,
+            NODES=nodes, PIECES=pieces, WIDTH=flows.shape[2], CHUNK=min(reads, _CHUNK),
+            HAS_OFFSETS=has_offsets, COLUMNS=tile.columns,
+        )  # fmt: skip
+
+    offsets = jnp.zeros((1, 1, 1), jnp.int32) if offsets is None else offsets
+    return _launch.dispatch(implementation, kernel, plain, flows, slots, offsets, keys, leaves)

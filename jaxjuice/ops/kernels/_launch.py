@@ -67,8 +67,8 @@ def _import_problem() -> str | None:
         for name in ("triton", "jax_triton"):
             importlib.import_module(name)
         _call_through_ffi()
-        for name in ("_children", "_flows", "_products"):
-            importlib.import_module(f"jaxjuice.ops.kernels.{name}")
+        for name in ("blocks", "children", "dense", "flows"):
+            importlib.import_module(f"jaxjuice.ops.kernels.device.{name}")
     except Exception as error:  # a broken installation raises anything
         return f"jax-triton or triton cannot be imported ({type(error).__name__}: {error})"
     finally:

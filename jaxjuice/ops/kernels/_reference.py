@@ -8,7 +8,7 @@ _LOWEST = -1e30
 
 def exponentiate(
     values, scales, table, lookups, slots, offsets, starts, step, places, kept, shifts, *,
-    width: int, joint: bool, keeps: bool,
+    width: int, joint: bool, writes: bool, keeps: bool,
 ) -> tuple[Array, Array, Array]:  # fmt: skip
     """See `kernels.exponentiate`."""
     slots, start = slots[step[0]], starts[step[0]]
@@ -25,20 +25,20 @@ def exponentiate(
     if keeps and joint:
         kept = _keep(kept, p, places[step[0]])
     elif keeps:
-        kept = _write(kept, p, step[0] * groups)
+        kept = lax.dynamic_update_slice_in_dim(kept, split(p, len(kept)), start, axis=1)
     shifts = _write(shifts, total, start)
-    return p if joint else jnp.zeros(1, p.dtype), kept, shifts
+    return p if writes else jnp.zeros(1, p.dtype), kept, shifts
 
 
 def forward(
-    p, shifts, block_shifts, unit_shifts, weights, rows, selection, starts, step, values, *,
+    p, shifts, firsts, block_shifts, unit_shifts, weights, rows, selection, starts, step, values, *,
     elements: int, product,
 ) -> Array:  # fmt: skip
     """See `kernels.forward`."""
     rows, selection = rows[step[0]], selection[step[0]]
     units, blocks, _ = selection.shape
-    x = _operand(p, shifts, block_shifts, selection, step[0] * units, elements)
-    theta = weights[rows].reshape(units, blocks, -1, x.shape[-1])
+    x = _operand(join(p), shifts, block_shifts, selection, firsts[step[0]], elements)
+    theta = join(weights[:, rows]).reshape(units, blocks, -1, x.shape[-1])
     s = product(x, theta, ((3,), (3,)), ((0, 1), (0, 1)))  # [units, blocks, B, size]
     v = jnp.log(s) + (block_shifts - unit_shifts[:, None])[..., None]
     v = v.swapaxes(1, 2).reshape(units, *values.shape[1:])
@@ -51,11 +51,13 @@ def element_flows(
     """See `kernels.element_flows`."""
     rows, readers = rows[step[0]], readers[step[0]]
     units, elements, _ = readers.shape
+    p = join(p)
     batch, width = p.shape[1:]
-    own = weights.shape[2] // width
+    own = weights.shape[3] // width
     first, number = step[0] * units * elements, units * elements
+    q = lax.dynamic_slice_in_dim(q, step[0] * units, units)
     q = q.reshape(units, batch, blocks, q.shape[2] // blocks).swapaxes(1, 2)
-    theta = weights[rows].reshape(units, blocks, q.shape[-1], own * width)
+    theta = join(weights[:, rows]).reshape(units, blocks, q.shape[-1], own * width)
     back = product(q, theta, ((3,), (2,)), ((0, 1), (0, 1)))  # [units, blocks, B, own * width]
     back = back.reshape(units, blocks, batch, own, width).swapaxes(2, 3)
     back = back.reshape(units, blocks * own, batch, width)
@@ -78,6 +80,7 @@ def weight_gradient(
 ) -> Array:
     """See `kernels.weight_gradient`."""
     units, blocks, _ = selection.shape
+    p = join(p)
     x = _operand(p, shifts, block_shifts, selection, 0, elements)
     q = q.reshape(units, p.shape[1], blocks, q.shape[2] // blocks).swapaxes(1, 2)
     real = (copies >= 0)[..., None, None, None]
@@ -89,7 +92,19 @@ def weight_gradient(
 
 
 def flow_ratio(
-    values, flows, slots, offsets, corrections, starts, step, places, kept, *, blocks: int
+    values,
+    flows,
+    slots,
+    offsets,
+    corrections,
+    starts,
+    step,
+    places,
+    kept,
+    *,
+    blocks: int,
+    writes: bool,
+    keeps: bool,
 ) -> tuple[Array, Array]:
     """See `kernels.flow_ratio`."""
     slots, start = slots[step[0]], starts[step[0]]
@@ -103,17 +118,14 @@ def flow_ratio(
         v = v - jnp.repeat(corrections.swapaxes(1, 2), nodes // blocks, axis=2)
     live = (f != 0) & (v > -jnp.inf)
     q = jnp.where(live, f * jnp.exp(jnp.minimum(-v, 88.3)), jnp.zeros_like(f))
-    return q, _keep(kept, q, places[step[0]])
+    kept = _keep(kept, q, places[step[0]]) if keeps else kept
+    return q if writes else jnp.zeros(1, q.dtype), kept
 
 
 def scale_flows(kept, back, places, starts, step, flows) -> Array:
     """See `kernels.scale_flows`."""
-    units, batch, children = back.shape
-    width = flows.shape[2]
     f = kept[jnp.maximum(places[step[0]], 0)] * back
-    elements = children // width
-    f = f.reshape(units, batch, elements, width).swapaxes(1, 2)
-    return _write(flows, f.reshape(units * elements, batch, width), starts[step[0]])
+    return _write_elements(flows, f, starts[step[0]])
 
 
 def pull(flows, slots, offsets, size: int) -> Array:
@@ -175,11 +187,11 @@ def _runs(array, slots, offsets, width: int) -> Array:
     return jnp.take_along_axis(rows, jnp.broadcast_to(columns, (*rows.shape[:-1], width)), axis=-1)
 
 
-def _operand(p, shifts, block_shifts, selection, first_unit, elements: int) -> Array:
+def _operand(p, shifts, block_shifts, selection, first, elements: int) -> Array:
     """r p of every block's own elements side by side, `[units, blocks, B, own * width]`."""
     units, blocks, own = selection.shape
     batch, width = p.shape[1:]
-    first, number = first_unit * elements, units * elements
+    number = units * elements
     unit = jnp.arange(units, dtype=jnp.int32)[:, None, None]
     x = lax.dynamic_slice_in_dim(p, first, number).reshape(units, elements, batch, width)
     m = lax.dynamic_slice_in_dim(shifts, first, number).reshape(units, elements, batch)
@@ -189,14 +201,63 @@ def _operand(p, shifts, block_shifts, selection, first_unit, elements: int) -> A
 
 
 def _keep(kept, update, places) -> Array:
+    kept = jnp.asarray(kept)
     # Negative places count from the end; what is out of bounds is dropped.
-    return kept.at[jnp.where(places < 0, len(kept), places)].set(update, mode="drop")
+    places = jnp.where(places < 0, kept.shape[-3], places)
+    if kept.ndim == 3:
+        return kept.at[places].set(update, mode="drop")
+    return kept.at[:, places].set(split(update, len(kept)), mode="drop")
+
+
+def split(x, parts: int) -> Array:
+    """See `kernels.split`."""
+    found = []
+    for _ in range(parts):
+        # Not a conversion there and back, which XLA may take for none.
+        high = lax.reduce_precision(x, exponent_bits=8, mantissa_bits=7)
+        found.append(high.astype(jnp.bfloat16))
+        x = x - high
+    return jnp.stack(found)
+
+
+def join(parts) -> Array:
+    """The numbers that were split."""
+    return parts.astype(jnp.float32).sum(0)
+
+
+def dense_forward(p, weights, rows, places, starts, step, values, *, product) -> Array:
+    """See `kernels.dense_forward`."""
+    rows, places = rows[step[0]], jnp.maximum(places[step[0]], 0)
+    s = product(join(p[:, places]), join(weights[:, rows]), ((2,), (2,)), ((0,), (0,)))
+    return _write(values, jnp.log(s), starts[step[0]])
+
+
+def dense_backward(q, p, weights, rows, places, starts, step, flows, *, product) -> Array:
+    """See `kernels.dense_backward`."""
+    rows, places = rows[step[0]], jnp.maximum(places[step[0]], 0)
+    back = product(join(q[:, places]), join(weights[:, rows]), ((2,), (1,)), ((0,), (0,)))
+    return _write_elements(flows, join(p[:, places]) * back, starts[step[0]])
+
+
+def dense_gradient(q, p, copies, *, product) -> Array:
+    """See `kernels.dense_gradient`."""
+    real, index = (copies >= 0)[..., None, None], jnp.maximum(copies, 0)
+    q, p = (jnp.where(real, join(x[:, index]), 0.0) for x in (q, p))  # [rows, copies, B, ...]
+    return product(q, p, ((1, 2), (1, 2)), ((0,), (0,)))
+
+
+def _write_elements(flows, f, start) -> Array:
+    units, batch, children = f.shape
+    width = flows.shape[2]
+    elements = children // width
+    f = f.reshape(units, batch, elements, width).swapaxes(1, 2)
+    return _write(flows, f.reshape(units * elements, batch, width), start)
 
 
 def _write(array, update, start) -> Array:
     return lax.dynamic_update_slice_in_dim(array, update, start, axis=0)
 
 
-def empty(shape: tuple[int, ...]) -> Array:
+def empty(shape: tuple[int, ...], dtype) -> Array:
     """See `kernels.empty`: NaN, so that a read of what was not written shows."""
-    return jnp.full(shape, jnp.nan, jnp.float32)
+    return jnp.full(shape, jnp.nan, dtype)

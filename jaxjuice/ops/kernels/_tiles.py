@@ -7,6 +7,10 @@ registers and shared memory (`tests/kernels/test_compile_kernels.py`).
 
 from typing import NamedTuple
 
+from jaxjuice.ops.kernels import _launch
+
+_PROGRAMS = 128  # enough to give every processor of a Hopper one
+
 
 class Tile(NamedTuple):
     """`rows` x `columns` of a result, summed `depth` at a time, by `warps` x 32 threads."""
@@ -28,23 +32,51 @@ def row_tile(batch: int, width: int, most_columns: int = 4096) -> Tile:
     return Tile(rows, columns, 1, min(16, max(1, rows * columns // 256)), 1)
 
 
-def product_tile(rows: int, columns: int, depth: int, mode: str, capability: int) -> Tile:
-    """For products `[rows, depth] x [depth, columns]` in a mode of `_arithmetic.dot`."""
-    # From Hopper to datacenter Blackwell, operands and sums of products need fewer registers, and
-    # shared memory is large. Full float32 runs on the ordinary units everywhere.
-    is_large = 90 <= capability < 110
-    most_rows = 128 if mode == "bf16" or (is_large and mode != "ieee") else 64
-    tile_columns = min(max(16, power_of_two(columns)), 64)
-    # Three products of split operands have registers for a deep tile only if it is narrow.
-    is_deep = is_large and (mode == "tf32" or (mode == "tf32x3" and tile_columns <= 32))
-    deepest = 64 if depth >= 256 and is_deep else 32
-    return Tile(
-        rows=min(max(16, power_of_two(rows)), most_rows),
-        columns=tile_columns,
-        depth=min(max(16, power_of_two(depth)), deepest),
-        warps=4,
-        stages=3 if is_large else 2,
-    )
+def dense_tile(units: int, rows: int, columns: int, depth: int, parts: int) -> Tile:
+    """For `units` products `[rows, depth] x [depth, columns]` of operands in `parts`."""
+    if not _is_hopper():
+        return _fit(Tile(64, 64, 32, 4 if parts < 3 else 8, 2), rows, columns, depth)
+    deep = 64 if parts < 3 else 32
+    if units * -(-rows // 128) * -(-columns // 128) >= _PROGRAMS:
+        return _fit(Tile(128, 128, deep, 8, 3), rows, columns, depth)
+    return _fit(Tile(64, 64, deep, 4, 3), rows, columns, depth)
+
+
+def block_forward_tile(batch: int, size: int, width: int, parts: int) -> Tile:
+    """For products `[batch, width] x [width, size]` of blocks of few nodes."""
+    if not _is_hopper():
+        return _fit(Tile(64, 32, 32, 4, 2), batch, size, width)
+    rows, stages = (256, 3) if parts == 1 else (256, 2) if parts == 2 else (128, 2)
+    return _fit(Tile(rows, 64, 64, 8, stages), batch, size, width)
+
+
+def element_flows_tile(batch: int, width: int, size: int, parts: int) -> Tile:
+    """For products `[batch, size] x [size, width]` with blocks of few nodes."""
+    if not _is_hopper():
+        return _fit(Tile(64, 64, 32, 4, 2), batch, width, size)
+    return _fit(Tile(64, 128, 32, 4, 3 if parts < 3 else 2), batch, width, size)
+
+
+def block_gradient_tile(width: int, size: int, batch: int, parts: int) -> Tile:
+    """For products `[width, batch] x [batch, size]`, of several blocks of few nodes at once."""
+    if not _is_hopper():
+        return _fit(Tile(64, 64, 32, 4, 2), width, size, batch)
+    if parts < 3:
+        return _fit(Tile(256, 64, 16, 8, 4), width, size, batch)
+    return _fit(Tile(128, 64, 32, 4, 3), width, size, batch)
+
+
+def _fit(tile: Tile, rows: int, columns: int, depth: int) -> Tile:
+    """No larger than the product, nor smaller than what matrix units take."""
+
+    def fit(most: int, size: int) -> int:
+        return min(most, max(16, power_of_two(size)))
+
+    return Tile(fit(tile.rows, rows), fit(tile.columns, columns), fit(tile.depth, depth), *tile[3:])
+
+
+def _is_hopper() -> bool:
+    return (_launch.compute_capability() or 90) // 10 == 9
 
 
 def power_of_two(n: int) -> int:

@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 
 import jaxjuice as juice
-from jaxjuice.ops import kernels
+from jaxjuice.ops.kernels import _launch
 from tests.fused import STRUCTURES, check, data_of
 from tests.kernels.interpreter import call
 
 
 @pytest.mark.parametrize("name", ["tied HMM", "padded tree", "picking"])
 def test_circuit(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "launch", call)
-    monkeypatch.setattr(kernels, "dispatch", lambda _, kernel, __, *arrays: kernel(*arrays))
+    monkeypatch.setattr(_launch, "launch", call)
+    monkeypatch.setattr(_launch, "dispatch", lambda _, kernel, __, *arrays: kernel(*arrays))
     pc = juice.compile(STRUCTURES[name](), implementation="triton")
     x = data_of(pc, 3)
     missing = np.random.default_rng(0).random(x.shape) < 0.2

@@ -2,15 +2,15 @@
 
 import pytest
 
-from jaxjuice.ops import kernels
+from jaxjuice.ops.kernels import _launch
 from tests.kernels.interpreter import call
-from tests.kernels.suite import CASES, PRECISIONS, PRODUCTS
+from tests.kernels.suite import CASES, DENSE, PRECISIONS, PRODUCTS
 
 
 @pytest.fixture(autouse=True)
 def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "launch", call)
-    monkeypatch.setattr(kernels, "dispatch", lambda _, kernel, __, *arrays: kernel(*arrays))
+    monkeypatch.setattr(_launch, "launch", call)
+    monkeypatch.setattr(_launch, "dispatch", lambda _, kernel, __, *arrays: kernel(*arrays))
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -23,3 +23,9 @@ def test_kernel(name: str) -> None:
 def test_precision(op: str, precision: str) -> None:
     shape = dict(units=2, blocks=2, nodes=16, elements=5, own=2, batch=40, width=128)
     PRODUCTS[op](precision=precision, **shape).check("triton")
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("op", DENSE)
+def test_precision_of_dense_products(op: str, precision: str) -> None:
+    DENSE[op](precision=precision, units=2, nodes=40, batch=40, width=140).check("triton")

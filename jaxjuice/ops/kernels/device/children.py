@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from jaxjuice.ops.kernels._arithmetic import fast_log
+from jaxjuice.ops.kernels.device.arithmetic import fast_log, store_parts
 
 LOWEST = tl.constexpr(-1e30)  # below every log-density, and finite
 
@@ -16,17 +16,19 @@ def exponentiate_kernel(
     lookups,  # int32 [leaves, B]: their rows; -1 for a value of 0, -2 for NaN
     slots,  # int32 [steps, groups, elements, factors]; 0: none, -1 - v: leaf v of `lookups`
     offsets,  # int32, the same shape
-    starts,  # int32 [steps]: where in shifts the first group goes
+    starts,  # int32 [steps]: where in shifts the first group goes, and, if not JOINT, in kept
     step,  # int32 [1]: which step this is
     places,  # int32 [steps, groups], if JOINT: where in kept a group goes; -1 for nowhere
     kept_before,  # the same memory as kept
     shifts_before,  # perhaps the same memory as shifts
+    after,  # not read
     B,
     groups,
     elements,  # of a group
     factors,
-    p,  # [groups, B, elements * WIDTH], if JOINT
-    kept,  # [steps * groups or places, B, elements * WIDTH], if KEEP
+    num_places,  # of kept
+    p,  # [groups, B, elements * WIDTH], if WRITE
+    kept,  # [places, B, elements * WIDTH], if KEEP; with PARTS, [PARTS, places, B, ...]
     shifts,  # [slots, B]
     K: tl.constexpr,
     WIDTH: tl.constexpr,
@@ -34,7 +36,9 @@ def exponentiate_kernel(
     HAS_LOOKUPS: tl.constexpr,
     HAS_OFFSETS: tl.constexpr,
     JOINT: tl.constexpr,  # whether groups are whole units
+    WRITE: tl.constexpr,
     KEEP: tl.constexpr,
+    PARTS: tl.constexpr,  # of what is kept; 0 for float32
     ONE_TILE: tl.constexpr,  # one element, no wider than COLUMNS
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
@@ -60,10 +64,11 @@ def exponentiate_kernel(
     # relative to the rounded sum, so that the rounding cancels and does not add up with depth.
     shift = tl.full([ROWS], LOWEST, tl.float32)
     out = p + ((here.to(tl.int64) * B + b) * (elements * WIDTH))[:, None]
-    kept_place = group
+    kept_place = tl.load(starts + r) + here
     if JOINT and KEEP:
         kept_place = tl.load(places + group)
     keep = kept + ((kept_place.to(tl.int64) * B + b) * (elements * WIDTH))[:, None]
+    size = tl.full([], num_places, tl.int64) * B * (elements * WIDTH)
     if ONE_TILE:
         j = tl.arange(0, COLUMNS)
         mask = real[:, None] & (j < WIDTH)[None, :]
@@ -76,10 +81,10 @@ def exponentiate_kernel(
         total = scale + shift
         shift = total - scale
         e = tl.exp(e - shift[:, None])
-        if JOINT:
+        if WRITE:
             tl.store(out + j[None, :], e, mask=mask)
         if KEEP:
-            tl.store(keep + j[None, :], e, mask=mask & (kept_place >= 0))
+            _keep(keep, size, j[None, :], e, mask & (kept_place >= 0), PARTS)
     else:
         # Only differences of scales may meet relative values, or these would lose their digits.
         for c in range(1, elements):
@@ -111,12 +116,21 @@ def exponentiate_kernel(
                     j, mask, B, K, CHUNK, HAS_LOOKUPS, HAS_OFFSETS,
                 )  # fmt: skip
                 e = tl.exp(e - shift[:, None])
-                if JOINT:
+                if WRITE:
                     tl.store(out + c * WIDTH + j[None, :], e, mask=mask)
                 if KEEP:
-                    tl.store(keep + c * WIDTH + j[None, :], e, mask=mask & (kept_place >= 0))
+                    column = c * WIDTH + j[None, :]
+                    _keep(keep, size, column, e, mask & (kept_place >= 0), PARTS)
     place = (tl.load(starts + r) + here).to(tl.int64) * B + b
     tl.store(shifts + place, total, mask=real)
+
+
+@triton.jit
+def _keep(kept, size, places, x, mask, PARTS: tl.constexpr):
+    if PARTS == 0:
+        tl.store(kept + places, x, mask=mask)
+    else:
+        store_parts(kept, size, places, x, mask, PARTS)
 
 
 @triton.jit

@@ -1,0 +1,209 @@
+"""Products of units whose blocks read some of the unit's elements each."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from jaxjuice.ops._precision import Role
+from jaxjuice.ops._sum_layer import LL, is_dense
+from jaxjuice.ops.kernels import _launch, _reference as reference
+from jaxjuice.ops.kernels._parts import product_of, products
+from jaxjuice.ops.kernels._tiles import (
+    block_forward_tile,
+    block_gradient_tile,
+    element_flows_tile,
+    power_of_two,
+)
+
+# Columns of the gradient's product: nodes of so many readers of an element are summed at once.
+_AT_ONCE = 64
+
+
+def forward(
+    p: Array,
+    shifts: Array,
+    firsts: Array,
+    block_shifts: Array,
+    unit_shifts: Array,
+    weights: Array,
+    rows: Array,
+    selection: Array,
+    starts: Array,
+    step: Array,
+    values: Array,
+    elements: int,
+    precision: str,
+    implementation: str,
+) -> Array:
+    """The values of units whose blocks read some of the unit's elements each.
+
+    Args:
+        p, shifts, firsts: as `exponentiate_apart` returns and takes them.
+        block_shifts: M `[units, blocks, B]`, the largest shift of those that a block reads.
+        unit_shifts: `[units, B]`, what the values become relative to.
+        weights: theta `[parts, P, M, own * width]`, as `split` returns it.
+        rows: int32 `[steps, units]`, the parameters of each unit.
+        selection: int32 `[steps, units, blocks, own]`: which of its unit's elements a block reads.
+        starts: int32 `[steps]`, the slot of the first unit.
+        step: int32 `[1]`.
+        values: `[S, B, M]`.
+        elements: of a unit.
+        precision: one of `ops.PRECISIONS`.
+
+    Returns:
+        The new values: log of the sum over elements of r p theta^T, + M - unit shift, with
+        r = exp(m - M).
+    """
+    _, units, blocks, own = selection.shape
+    _, num_elements, batch, width = p.shape
+    size = values.shape[2] // blocks
+    dense = is_dense(size, own * width, batch, LL)
+    role: Role = "dense_forward" if dense else "forward"
+    parts, _ = products(precision, role, batch)
+
+    def kernel(*arrays):
+        from jaxjuice.ops.kernels.device.blocks import forward_kernel
+
+        tile = block_forward_tile(batch, size, width, parts)
+        tiles = -(-batch // tile.rows) * -(-size // tile.columns)
+        return _launch.launch(
+            forward_kernel, *arrays, num_elements, weights.shape[1], batch, units, elements,
+            out=jax.ShapeDtypeStruct(values.shape, jnp.float32), aliases={10: 0},
+            grid=(tiles * units * blocks,), num_warps=tile.warps, num_stages=tile.stages,
+            SIZE=size, BLOCKS=blocks, OWN=own, OWN_ROOM=power_of_two(own), WIDTH=width, PARTS=parts,
+            ROWS=tile.rows, COLUMNS=tile.columns, DEPTH=tile.depth,
+        )  # fmt: skip
+
+    product = product_of(precision, role, batch)
+    plain = partial(reference.forward, elements=elements, product=product)
+    return _launch.dispatch(
+        implementation, kernel, plain, p, shifts, firsts, block_shifts, unit_shifts, weights, rows,
+        selection, starts, step, values,
+    )  # fmt: skip
+
+
+def element_flows(
+    p: Array,
+    shifts: Array,
+    block_shifts: Array,
+    q: Array,
+    weights: Array,
+    rows: Array,
+    readers: Array,
+    starts: Array,
+    step: Array,
+    flows: Array,
+    blocks: int,
+    precision: str,
+    implementation: str,
+) -> Array:
+    """What the flows of such units do to their elements.
+
+    Args:
+        p, shifts, block_shifts, weights, rows, step: as in `forward`.
+        q: `[steps * units, B, M]`, as `flow_ratio` keeps it.
+        readers: int32 `[steps, units, elements, 1 + most]`: how many blocks read an element, and of
+            each of them, block * own + the element's place among those that the block reads.
+        starts: int32 `[steps]`, the slot of the first unit's first element.
+        flows: `[S, B, width]`.
+        blocks: of a unit.
+
+    Returns:
+        The new flows, p times the sum over blocks of (r q) theta. What is written for an element
+        that no block reads is left open.
+    """
+    _, units, elements, most = readers.shape
+    p_parts, num_elements, batch, width = p.shape
+    size, own = q.shape[2] // blocks, weights.shape[3] // width
+    parts, rounded = products(precision, "backward", batch)
+
+    def kernel(*arrays):
+        from jaxjuice.ops.kernels.device.blocks import element_flows_kernel
+
+        tile = element_flows_tile(batch, width, size, parts)
+        tiles = -(-batch // tile.rows) * -(-width // tile.columns)
+        return _launch.launch(
+            element_flows_kernel, *arrays, num_elements, weights.shape[1], batch, units, elements,
+            most - 1,
+            out=jax.ShapeDtypeStruct(flows.shape, jnp.float32), aliases={9: 0},
+            grid=(tiles * units * elements,), num_warps=tile.warps, num_stages=tile.stages,
+            SIZE=size, BLOCKS=blocks, OWN=own, READERS_ROOM=power_of_two(most - 1), WIDTH=width,
+            P_PARTS=p_parts, PARTS=parts, ROUNDED=rounded,
+            ROWS=tile.rows, COLUMNS=tile.columns, DEPTH=tile.depth,
+        )  # fmt: skip
+
+    product = product_of(precision, "backward", batch)
+    plain = partial(reference.element_flows, blocks=blocks, product=product)
+    return _launch.dispatch(
+        implementation, kernel, plain, p, shifts, block_shifts, q, weights, rows, readers,
+        starts, step, flows,
+    )  # fmt: skip
+
+
+def weight_gradient(
+    p: Array,
+    shifts: Array,
+    block_shifts: Array,
+    q: Array,
+    selection: Array,
+    readers: Array,
+    copies: Array,
+    factors: Array | None,
+    rows: Array,
+    precision: str,
+    implementation: str,
+) -> Array:
+    """d LL / d theta of such units, summed over samples.
+
+    Args:
+        p, shifts: as in `forward`.
+        block_shifts, q, selection, readers: `[steps * units, ...]`, as in `forward` and
+            `element_flows`.
+        copies: int32 `[number, copies]`, the units that share each row of parameters, the first of
+            them in front; -1 for none.
+        factors: `[P, M, own * width]`, what to multiply the result with; None for 1.
+        rows: int32 `[number]`, which of the factors.
+
+    Returns:
+        `[number, M, own * width]`.
+    """
+    _, blocks, own = selection.shape
+    _, num_elements, batch, width = p.shape
+    nodes, (count, number) = q.shape[2], copies.shape
+    _, elements, most = readers.shape
+    size = nodes // blocks
+    parts, rounded = products(precision, "backward", batch)
+    multiplies = factors is not None
+
+    def kernel(*arrays):
+        from jaxjuice.ops.kernels.device.blocks import weight_gradient_kernel
+
+        arrays = (*arrays[:4], *arrays[5:])  # the readers tell what blocks select
+        tile = block_gradient_tile(width, size, batch, parts)
+        at_once = max(1, min(_AT_ONCE // tile.columns, power_of_two(most - 1)))
+        groups = -(-(most - 1) // at_once)
+        tiles = -(-width // tile.rows) * -(-size // tile.columns)
+        return _launch.launch(
+            weight_gradient_kernel, *arrays, num_elements, batch, elements, most - 1, number,
+            groups,
+            out=jax.ShapeDtypeStruct((count, nodes, own * width), jnp.float32),
+            grid=(tiles * count * elements * groups,),
+            num_warps=tile.warps, num_stages=tile.stages,
+            SIZE=size, BLOCKS=blocks, OWN=own, WIDTH=width, MULTIPLY=multiplies, PARTS=parts,
+            ROUNDED=rounded, READERS=at_once, ROOM=tile.columns, ROWS=tile.rows, DEPTH=tile.depth,
+        )  # fmt: skip
+
+    def plain(p, shifts, block_shifts, q, selection, readers, copies, factors, rows):
+        del readers
+        out = reference.weight_gradient(
+            p, shifts, block_shifts, q, selection, copies, elements=elements,
+            product=product_of(precision, "backward", batch),
+        )  # fmt: skip
+        return out * factors[rows] if multiplies else out
+
+    return _launch.dispatch(
+        implementation, kernel, plain, p, shifts, block_shifts, q, selection, readers, copies,
+        jnp.zeros((1, 1, 1), jnp.float32) if factors is None else factors, rows,
+    )  # fmt: skip

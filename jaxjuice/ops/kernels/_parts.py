@@ -1,0 +1,70 @@
+"""Operands of products in parts: how many bfloat16 numbers stand for one of float32."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from jaxjuice.ops._precision import Role, algorithm, dot
+from jaxjuice.ops.kernels import _launch, _reference as reference
+
+_Preset = lax.DotAlgorithmPreset
+_BLOCK = 1024  # 4 numbers a thread: with more, stores of half their size are not whole
+
+
+class Products(NamedTuple):
+    """How kernels multiply.
+
+    Attributes:
+        parts: of each operand, of 8 bits each: 1, 2 for at least TF32's 11 bits, 3 for all 24.
+        rounded: whether sums are rounded to nearest, a tile at a time. The matrix units cut them
+            off, by up to 1e-8 of them for every term that is added.
+    """
+
+    parts: int
+    rounded: bool
+
+
+_PRODUCTS = {
+    None: Products(3, True),
+    _Preset.BF16_BF16_F32: Products(1, False),
+    _Preset.TF32_TF32_F32: Products(2, False),
+    _Preset.BF16_BF16_F32_X3: Products(2, True),
+    _Preset.TF32_TF32_F32_X3: Products(3, True),
+}
+
+
+def products(precision: str, role: Role, batch: int) -> Products:
+    """What stands for `ops.algorithm`."""
+    return _PRODUCTS[algorithm(precision, role, batch)]
+
+
+def stored_parts(precision: str, batch: int) -> int:
+    """Of p and q. Two at least: factors of flows are read from them."""
+    roles: tuple[Role, ...] = "forward", "dense_forward", "backward"
+    return max(2, *(products(precision, role, batch).parts for role in roles))
+
+
+def split(x: Array, parts: int, implementation: str) -> Array:
+    """bfloat16 `[parts, *x.shape]` that add up to x: each what is left of it by those before."""
+    shape = parts, *x.shape
+
+    def kernel(x):
+        from jaxjuice.ops.kernels.device.dense import split_kernel
+
+        return _launch.launch(
+            split_kernel, x, x.size, out=jax.ShapeDtypeStruct(shape, jnp.bfloat16),
+            grid=(-(-x.size // _BLOCK),), num_warps=8, PARTS=parts, BLOCK=_BLOCK,
+        )  # fmt: skip
+
+    return _launch.dispatch(implementation, kernel, lambda x: reference.split(x, parts), x)
+
+
+def product_of(precision: str, role: Role, batch: int) -> Any:
+    """`ops.dot` of two arrays of plain numbers, for the references."""
+
+    def product(a, b, contract, batched):
+        return dot(a, b, contract, batch=batched, precision=precision, role=role, num_samples=batch)
+
+    return product

@@ -1,0 +1,1 @@
+"""The kernels themselves, in Triton: imported only where they run."""

@@ -1,0 +1,269 @@
+"""Products of sum units whose blocks read some of the unit's elements each.
+
+Letters as in `jaxjuice.ops`, operands in parts (`arithmetic.py`). Every element c has a shift m_c
+of its own, every block k the largest of those it reads, M_k; what an element adds to a block is
+multiplied by r = exp(m_c - M_k) <= 1. So an element is evaluated once for all blocks, and no block
+drowns in what only others read.
+"""
+
+import triton
+import triton.language as tl
+
+from jaxjuice.ops.kernels.device.arithmetic import dot, load_parts, load_sum, split
+
+
+@triton.jit
+def forward_kernel(
+    p,  # [parts, elements, B, WIDTH]
+    shifts,  # [elements, B]: m
+    firsts,  # int32 [steps]: where in p and shifts the first element of the first unit is
+    block_shifts,  # [units, BLOCKS, B]: M
+    unit_shifts,  # [units, B]: what the values become relative to
+    weights,  # [parts, rows, BLOCKS, SIZE, OWN * WIDTH]
+    rows,  # int32 [steps, units]
+    selection,  # int32 [steps, units, BLOCKS, OWN]: which of the unit's elements a block reads
+    starts,  # int32 [steps]: the slot of the first unit
+    step,  # int32 [1]: which step this is
+    values_before,  # the same memory as values
+    num_elements,  # in p
+    num_rows,
+    B,
+    units,
+    elements,  # of a unit
+    values,  # [slots, B, BLOCKS * SIZE]
+    SIZE: tl.constexpr,
+    BLOCKS: tl.constexpr,
+    OWN: tl.constexpr,
+    OWN_ROOM: tl.constexpr,  # a power of two, not below OWN
+    WIDTH: tl.constexpr,
+    PARTS: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    DEPTH: tl.constexpr,
+):
+    """v = log(sum over c of r (p_c @ theta_c^T)) + M - unit shift.
+
+    Grid: units * BLOCKS * tiles of ROWS samples * tiles of COLUMNS nodes of a block.
+    """
+    TILES: tl.constexpr = (SIZE + COLUMNS - 1) // COLUMNS
+    STEPS: tl.constexpr = (WIDTH + DEPTH - 1) // DEPTH
+    tiles = tl.cdiv(B, ROWS) * TILES
+    tile = tl.program_id(0) % tiles
+    r = tl.load(step)
+    block = tl.program_id(0) // tiles
+    unit = block // BLOCKS
+    entry = r * units + unit
+    b = (tile // TILES) * ROWS + tl.arange(0, ROWS)
+    i = (tile % TILES) * COLUMNS + tl.arange(0, COLUMNS)
+    real, inside = b < B, i < SIZE
+    most = tl.load(block_shifts + block.to(tl.int64) * B + b, mask=real, other=0.0)
+    row = tl.load(rows + entry).to(tl.int64) * BLOCKS + block % BLOCKS
+    weights += row * (SIZE * OWN * WIDTH)
+    p_size = tl.full([], num_elements, tl.int64) * B * WIDTH
+    w_size = tl.full([], num_rows, tl.int64) * (BLOCKS * SIZE * OWN * WIDTH)
+    # Read before the loop: loads whose addresses were just loaded would not run ahead of it.
+    place = tl.arange(0, OWN_ROOM)
+    chosen = tl.load(
+        selection + (entry * BLOCKS + block % BLOCKS) * OWN + place, mask=place < OWN, other=0
+    )
+    first = tl.load(firsts + r) + unit * elements
+    s = tl.zeros([ROWS, COLUMNS], tl.float32)
+    for n in range(OWN * STEPS):
+        own = n // STEPS
+        c = tl.sum(tl.where(place == own, chosen, 0))
+        element = (first + c).to(tl.int64) * B + b
+        j = (n % STEPS) * DEPTH + tl.arange(0, DEPTH)
+        within = j < WIDTH
+        ratio = tl.exp(tl.load(shifts + element, mask=real, other=0.0) - most)
+        x, x_middle, x_low = load_parts(
+            p, p_size, element[:, None] * WIDTH + j[None, :], real[:, None] & within[None, :], PARTS
+        )
+        w, w_middle, w_low = load_parts(
+            weights, w_size, i[None, :] * (OWN * WIDTH) + own * WIDTH + j[:, None],
+            inside[None, :] & within[:, None], PARTS,
+        )  # fmt: skip
+        none = tl.zeros([ROWS, COLUMNS], tl.float32)
+        more = dot(x, x_middle, x_low, w, w_middle, w_low, none, PARTS, False)
+        s += ratio[:, None] * more
+    common = tl.load(unit_shifts + unit.to(tl.int64) * B + b, mask=real, other=0.0)
+    v = tl.log(s) + (most - common)[:, None]
+    slot = (tl.load(starts + r) + unit).to(tl.int64)
+    out = (slot * B + b)[:, None] * (BLOCKS * SIZE) + (block % BLOCKS) * SIZE + i[None, :]
+    tl.store(values + out, v, mask=real[:, None] & inside[None, :])
+
+
+@triton.jit
+def element_flows_kernel(
+    p,  # [P_PARTS, elements of all steps, B, WIDTH]
+    shifts,  # [elements of all steps, B]: m
+    block_shifts,  # [units, BLOCKS, B]: M
+    q,  # [units of all steps, B, BLOCKS * SIZE]
+    weights,  # [parts, rows, BLOCKS, SIZE, OWN * WIDTH]
+    rows,  # int32 [steps, units]
+    readers,  # int32 [steps, units, elements, 1 + most]: how many, and block * OWN + place of each
+    starts,  # int32 [steps]: the slot in flows of the first element
+    step,  # int32 [1]: which step this is
+    flows_before,  # the same memory as flows
+    num_elements,  # of all steps
+    num_rows,
+    B,
+    units,
+    elements,
+    most_readers,
+    flows,  # [slots, B, WIDTH]
+    SIZE: tl.constexpr,
+    BLOCKS: tl.constexpr,
+    OWN: tl.constexpr,
+    READERS_ROOM: tl.constexpr,  # a power of two, not below most_readers
+    WIDTH: tl.constexpr,
+    P_PARTS: tl.constexpr,
+    PARTS: tl.constexpr,
+    ROUNDED: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    DEPTH: tl.constexpr,
+):
+    """p_c * sum over the blocks that read c of (r q) @ theta_c.
+
+    Grid: units * elements * tiles of ROWS samples * tiles of COLUMNS children. An element that no
+    block reads is padding, and nothing is written for it.
+    """
+    TILES: tl.constexpr = (WIDTH + COLUMNS - 1) // COLUMNS
+    STEPS: tl.constexpr = (SIZE + DEPTH - 1) // DEPTH
+    tiles = tl.cdiv(B, ROWS) * TILES
+    tile = tl.program_id(0) % tiles
+    r = tl.load(step)
+    here = tl.program_id(0) // tiles
+    unit = here // elements
+    entry = r * units + unit
+    element = r * units * elements + here
+    readers += element * (1 + most_readers)
+    count = tl.load(readers)
+    if count == 0:
+        return
+    b = (tile // TILES) * ROWS + tl.arange(0, ROWS)
+    j = (tile % TILES) * COLUMNS + tl.arange(0, COLUMNS)
+    real, within = b < B, j < WIDTH
+    row = tl.load(rows + entry).to(tl.int64) * BLOCKS
+    place = element.to(tl.int64) * B + b
+    p_size = tl.full([], num_elements, tl.int64) * B * WIDTH
+    w_size = tl.full([], num_rows, tl.int64) * (BLOCKS * SIZE * OWN * WIDTH)
+    m = tl.load(shifts + place, mask=real, other=0.0)
+    # Read before the loop: loads whose addresses were just loaded would not run ahead of it.
+    number = tl.arange(0, READERS_ROOM)
+    found = tl.load(readers + 1 + number, mask=number < count, other=0)
+    back = tl.zeros([ROWS, COLUMNS], tl.float32)
+    for n in range(count * STEPS):
+        reader = tl.sum(tl.where(number == n // STEPS, found, 0))
+        block = reader // OWN
+        i = (n % STEPS) * DEPTH + tl.arange(0, DEPTH)
+        inside = i < SIZE
+        most = tl.load(
+            block_shifts + (unit * BLOCKS + block).to(tl.int64) * B + b, mask=real, other=0.0
+        )
+        y = tl.load(
+            q + ((entry.to(tl.int64) * B + b)[:, None] * BLOCKS + block) * SIZE + i[None, :],
+            mask=real[:, None] & inside[None, :], other=0.0,
+        )  # fmt: skip
+        y, y_middle, y_low = split(y * tl.exp(m - most)[:, None], PARTS)
+        w, w_middle, w_low = load_parts(
+            weights, w_size,
+            (((row + block) * SIZE + i) * OWN + reader % OWN)[:, None] * WIDTH + j[None, :],
+            inside[:, None] & within[None, :], PARTS,
+        )  # fmt: skip
+        back = dot(y, y_middle, y_low, w, w_middle, w_low, back, PARTS, ROUNDED)
+    mask = real[:, None] & within[None, :]
+    factor = load_sum(p, p_size, place[:, None] * WIDTH + j[None, :], mask, P_PARTS)
+    slot = (tl.load(starts + r) + here).to(tl.int64)
+    out = (slot * B + b)[:, None] * WIDTH + j[None, :]
+    tl.store(flows + out, factor * back, mask=mask)
+
+
+@triton.jit
+def weight_gradient_kernel(
+    p,  # [parts, elements of all steps, B, WIDTH]
+    shifts,  # [elements of all steps, B]: m
+    block_shifts,  # [units of all steps, BLOCKS, B]: M
+    q,  # [units of all steps, B, BLOCKS * SIZE]
+    readers,  # int32 [units of all steps, elements, 1 + most], as element_flows_kernel takes them
+    copies,  # int32 [rows, number]: the units that share a row of parameters; -1 for none
+    factors,  # [.., BLOCKS, SIZE, OWN * WIDTH], if MULTIPLY
+    rows,  # int32 [rows]: the factors of each row, if MULTIPLY
+    num_elements,  # of all steps
+    B,
+    elements,
+    most_readers,
+    number,
+    groups,  # of READERS readers of an element
+    gradient,  # [rows, BLOCKS, SIZE, OWN * WIDTH]
+    SIZE: tl.constexpr,
+    BLOCKS: tl.constexpr,
+    OWN: tl.constexpr,
+    WIDTH: tl.constexpr,
+    MULTIPLY: tl.constexpr,
+    PARTS: tl.constexpr,
+    ROUNDED: tl.constexpr,
+    READERS: tl.constexpr,
+    ROOM: tl.constexpr,  # for nodes of a reader: READERS * ROOM columns
+    ROWS: tl.constexpr,
+    DEPTH: tl.constexpr,
+):
+    """The sum over copies of p_c^T @ (r q), children first, perhaps times factors.
+
+    Tied copies select elements alike. An element is read once for all readers of a group.
+
+    Grid: rows * elements * groups of readers * tiles of ROWS children * tiles of ROOM nodes of a
+    block.
+    """
+    TILES: tl.constexpr = (SIZE + ROOM - 1) // ROOM
+    ALL_TILES: tl.constexpr = ((WIDTH + ROWS - 1) // ROWS) * TILES
+    tile = tl.program_id(0) % ALL_TILES
+    group = (tl.program_id(0) // ALL_TILES) % groups
+    c = (tl.program_id(0) // ALL_TILES) // groups % elements
+    row = (tl.program_id(0) // ALL_TILES) // groups // elements
+    alike = tl.load(copies + row * number)  # the first is there always
+    readers += (alike * elements + c) * (1 + most_readers)
+    if group * READERS >= tl.load(readers):
+        return
+    j = (tile // TILES) * ROWS + tl.arange(0, ROWS)
+    column = tl.arange(0, READERS * ROOM)
+    which = group * READERS + column // ROOM
+    i = (tile % TILES) * ROOM + column % ROOM
+    within = j < WIDTH
+    inside = (which < tl.load(readers)) & (i < SIZE)
+    reader = tl.load(readers + 1 + which, mask=inside, other=0)
+    block = reader // OWN
+    p_size = tl.full([], num_elements, tl.int64) * B * WIDTH
+    total = tl.zeros([ROWS, READERS * ROOM], tl.float32)
+    for copy in range(number):
+        unit = tl.load(copies + row * number + copy).to(tl.int64)
+        if unit >= 0:
+            element = (unit * elements + c) * B
+            for first in range(0, B, DEPTH):
+                b = first + tl.arange(0, DEPTH)
+                real = b < B
+                x, x_middle, x_low = load_parts(
+                    p, p_size, (element + b)[None, :] * WIDTH + j[:, None],
+                    real[None, :] & within[:, None], PARTS,
+                )  # fmt: skip
+                mask = real[:, None] & inside[None, :]
+                m = tl.load(shifts + element + b, mask=real, other=0.0)
+                most = tl.load(
+                    block_shifts + (unit * BLOCKS + block)[None, :] * B + b[:, None],
+                    mask=mask, other=0.0,
+                )  # fmt: skip
+                y = tl.load(
+                    q + (unit * B + b)[:, None] * (BLOCKS * SIZE) + (block * SIZE + i)[None, :],
+                    mask=mask, other=0.0,
+                )  # fmt: skip
+                # Of what is masked m - most is no ratio, and its exponential may be infinite.
+                y = tl.where(mask, y * tl.exp(m[:, None] - most), 0.0)
+                y, y_middle, y_low = split(y, PARTS)
+                total = dot(x, x_middle, x_low, y, y_middle, y_low, total, PARTS, ROUNDED)
+    mask = inside[None, :] & within[:, None]
+    place = ((block * SIZE + i) * OWN + reader % OWN)[None, :] * WIDTH + j[:, None]
+    ROW: tl.constexpr = BLOCKS * SIZE * OWN * WIDTH
+    if MULTIPLY:
+        factors += tl.load(rows + row).to(tl.int64) * ROW
+        total *= tl.load(factors + place, mask=mask, other=0.0)
+    tl.store(gradient + row.to(tl.int64) * ROW + place, total, mask=mask)

@@ -1,0 +1,210 @@
+"""Products of sum units of one block, and what comes before and after them, in one kernel each.
+
+Letters as in `jaxjuice.ops`; operands in parts (`arithmetic.py`).
+"""
+
+import triton
+import triton.language as tl
+
+from jaxjuice.ops.kernels.device.arithmetic import dot, load_parts, load_sum, store_parts
+
+
+@triton.jit
+def split_kernel(x, size, parts, PARTS: tl.constexpr, BLOCK: tl.constexpr):
+    """Splits `[size]` float32 numbers into parts `[PARTS, size]`. Grid: blocks of numbers."""
+    size = tl.full([], size, tl.int64)
+    first = tl.program_id(0).to(tl.int64) * BLOCK
+    place = tl.arange(0, BLOCK)
+    mask = place < size - first
+    parts += first
+    store_parts(parts, size, place, tl.load(x + first + place, mask=mask), mask, PARTS)
+
+
+@triton.jit
+def dense_forward_kernel(
+    p,  # [parts, places, B, children]
+    weights,  # [parts, rows, NODES, children]
+    rows,  # int32 [steps, units]
+    places,  # int32 [steps, units]: where p of a unit is; -1 for padding
+    starts,  # int32 [steps]: the slot of the first unit
+    step,  # int32 [1]: which step this is
+    values_before,  # the same memory as values
+    num_places,
+    num_rows,
+    B,
+    units,
+    children,
+    values,  # [slots, B, NODES]
+    NODES: tl.constexpr,
+    WIDTH: tl.constexpr,  # children are a multiple of it
+    PARTS: tl.constexpr,
+    ROUNDED: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    DEPTH: tl.constexpr,
+):
+    """v = log(p @ theta^T).
+
+    Grid: units * tiles of COLUMNS nodes * tiles of ROWS samples. Nothing is written for padding.
+    """
+    row_tiles = tl.cdiv(B, ROWS)
+    tiles = row_tiles * ((NODES + COLUMNS - 1) // COLUMNS)
+    unit = tl.program_id(0) // tiles
+    tile = tl.program_id(0) % tiles
+    r = tl.load(step)
+    place = tl.load(places + r * units + unit).to(tl.int64)
+    if place < 0:
+        return
+    row = tl.load(rows + r * units + unit).to(tl.int64)
+    b = (tile % row_tiles) * ROWS + tl.arange(0, ROWS)
+    i = (tile // row_tiles) * COLUMNS + tl.arange(0, COLUMNS)
+    real, inside = b < B, i < NODES
+    CHILDREN = children // WIDTH * WIDTH  # so that the compiler knows it to be one
+    p += place * B * CHILDREN
+    weights += row * NODES * CHILDREN
+    p_size = tl.full([], num_places, tl.int64) * B * CHILDREN
+    w_size = tl.full([], num_rows, tl.int64) * NODES * CHILDREN
+    s = tl.zeros([ROWS, COLUMNS], tl.float32)
+    for first in range(0, CHILDREN, DEPTH):
+        j = first + tl.arange(0, DEPTH)
+        within = j < CHILDREN
+        x, x_middle, x_low = load_parts(
+            p, p_size, b[:, None] * CHILDREN + j[None, :], real[:, None] & within[None, :], PARTS
+        )
+        w, w_middle, w_low = load_parts(
+            weights, w_size, i[None, :] * CHILDREN + j[:, None],
+            inside[None, :] & within[:, None], PARTS,
+        )  # fmt: skip
+        s = dot(x, x_middle, x_low, w, w_middle, w_low, s, PARTS, ROUNDED)
+    slot = (tl.load(starts + r) + unit).to(tl.int64)
+    out = (slot * B + b)[:, None] * NODES + i[None, :]
+    tl.store(values + out, tl.log(s), mask=real[:, None] & inside[None, :])
+
+
+@triton.jit
+def dense_backward_kernel(
+    q,  # [parts, places, B, NODES]
+    p,  # [P_PARTS, places, B, elements * WIDTH]
+    weights,  # [parts, rows, NODES, elements * WIDTH]
+    rows,  # int32 [steps, units]
+    places,  # int32 [steps, units]: where q and p of a unit are; -1 for padding
+    starts,  # int32 [steps]: the slot of the first unit's first element
+    step,  # int32 [1]: which step this is
+    flows_before,  # the same memory as flows
+    num_places,
+    num_rows,
+    B,
+    units,
+    elements,
+    flows,  # [slots, B, WIDTH]
+    NODES: tl.constexpr,
+    WIDTH: tl.constexpr,
+    P_PARTS: tl.constexpr,
+    PARTS: tl.constexpr,
+    ROUNDED: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    DEPTH: tl.constexpr,
+):
+    """p * (q @ theta).
+
+    Grid: units * tiles of COLUMNS children * tiles of ROWS samples. Nothing is written for padding.
+    """
+    CHILDREN = elements * WIDTH
+    row_tiles = tl.cdiv(B, ROWS)
+    tiles = row_tiles * ((CHILDREN + COLUMNS - 1) // COLUMNS)
+    unit = tl.program_id(0) // tiles
+    tile = tl.program_id(0) % tiles
+    r = tl.load(step)
+    place = tl.load(places + r * units + unit).to(tl.int64)
+    if place < 0:
+        return
+    row = tl.load(rows + r * units + unit).to(tl.int64)
+    b = (tile % row_tiles) * ROWS + tl.arange(0, ROWS)
+    j = (tile // row_tiles) * COLUMNS + tl.arange(0, COLUMNS)
+    real, within = b < B, j < CHILDREN
+    q += place * B * NODES
+    p += place * B * CHILDREN
+    weights += row * NODES * CHILDREN
+    q_size = tl.full([], num_places, tl.int64) * B * NODES
+    p_size = tl.full([], num_places, tl.int64) * B * CHILDREN
+    w_size = tl.full([], num_rows, tl.int64) * NODES * CHILDREN
+    back = tl.zeros([ROWS, COLUMNS], tl.float32)
+    for first in range(0, NODES, DEPTH):
+        i = first + tl.arange(0, DEPTH)
+        inside = i < NODES
+        y, y_middle, y_low = load_parts(
+            q, q_size, b[:, None] * NODES + i[None, :], real[:, None] & inside[None, :], PARTS
+        )
+        w, w_middle, w_low = load_parts(
+            weights, w_size, i[:, None] * CHILDREN + j[None, :],
+            inside[:, None] & within[None, :], PARTS,
+        )  # fmt: skip
+        back = dot(y, y_middle, y_low, w, w_middle, w_low, back, PARTS, ROUNDED)
+    mask = real[:, None] & within[None, :]
+    factor = load_sum(p, p_size, b[:, None] * CHILDREN + j[None, :], mask, P_PARTS)
+    slot = (tl.load(starts + r) + unit * elements + j // WIDTH).to(tl.int64)
+    out = (slot[None, :] * B + b[:, None]) * WIDTH + (j % WIDTH)[None, :]
+    tl.store(flows + out, factor * back, mask=mask)
+
+
+@triton.jit
+def dense_gradient_kernel(
+    q,  # [parts, places, B, NODES]
+    p,  # [parts, places, B, children]
+    copies,  # int32 [rows, number]: places of the units that share a row; -1 for none
+    factors,  # [.., NODES, children], if MULTIPLY
+    rows,  # int32 [rows]: the factors of each row, if MULTIPLY
+    num_places,
+    B,
+    number,
+    children,
+    gradient,  # [rows, NODES, children]
+    NODES: tl.constexpr,
+    WIDTH: tl.constexpr,  # children are a multiple of it
+    MULTIPLY: tl.constexpr,
+    PARTS: tl.constexpr,
+    ROUNDED: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    DEPTH: tl.constexpr,
+):
+    """The sum over copies of q^T @ p, perhaps times factors.
+
+    Grid: rows * tiles of COLUMNS children * tiles of ROWS nodes.
+    """
+    CHILDREN = children // WIDTH * WIDTH  # so that the compiler knows it to be one
+    ROW_TILES: tl.constexpr = (NODES + ROWS - 1) // ROWS
+    tiles = ROW_TILES * ((CHILDREN + COLUMNS - 1) // COLUMNS)
+    row = tl.program_id(0) // tiles
+    tile = tl.program_id(0) % tiles
+    i = (tile % ROW_TILES) * ROWS + tl.arange(0, ROWS)
+    j = (tile // ROW_TILES) * COLUMNS + tl.arange(0, COLUMNS)
+    inside, within = i < NODES, j < CHILDREN
+    q_size = tl.full([], num_places, tl.int64) * B * NODES
+    p_size = tl.full([], num_places, tl.int64) * B * CHILDREN
+    total = tl.zeros([ROWS, COLUMNS], tl.float32)
+    for copy in range(number):
+        place = tl.load(copies + row * number + copy).to(tl.int64)
+        if place >= 0:
+            q_here = q + place * B * NODES
+            p_here = p + place * B * CHILDREN
+            for first in range(0, B, DEPTH):
+                b = first + tl.arange(0, DEPTH)
+                real = b < B
+                y, y_middle, y_low = load_parts(
+                    q_here, q_size, b[None, :] * NODES + i[:, None],
+                    real[None, :] & inside[:, None], PARTS,
+                )  # fmt: skip
+                x, x_middle, x_low = load_parts(
+                    p_here, p_size, b[:, None] * CHILDREN + j[None, :],
+                    real[:, None] & within[None, :], PARTS,
+                )  # fmt: skip
+                total = dot(y, y_middle, y_low, x, x_middle, x_low, total, PARTS, ROUNDED)
+    mask = inside[:, None] & within[None, :]
+    place = i[:, None] * CHILDREN + j[None, :]
+    if MULTIPLY:
+        factors += tl.load(rows + row).to(tl.int64) * NODES * CHILDREN
+        total *= tl.load(factors + place, mask=mask, other=0.0)
+    gradient += row.to(tl.int64) * NODES * CHILDREN
+    tl.store(gradient + place, total, mask=mask)

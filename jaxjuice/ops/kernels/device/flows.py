@@ -1,0 +1,163 @@
+"""Pulls the flows of nodes from where they lie: ratios of sum nodes, counts of leaves."""
+
+import triton
+import triton.language as tl
+
+from jaxjuice.ops.kernels.device.arithmetic import store_parts
+
+LARGEST_EXPONENT = tl.constexpr(88.3)  # exp of it is finite in float32
+
+
+@triton.jit
+def flow_ratio_kernel(
+    values,  # [slots, B, NODES]
+    flows,  # [slots, B, WIDTH]
+    slots,  # int32 [steps, units, PIECES, reads]; 0 for none
+    offsets,  # int32, the same shape
+    corrections,  # [units, BLOCKS, B]: what the relative values of a block gained
+    starts,  # int32 [steps]: the slot of the first unit
+    step,  # int32 [1]: which step this is
+    places,  # int32 [steps, units]: where in kept a unit goes; -1 for nowhere
+    kept_before,  # the same memory as kept
+    after,  # not read
+    B,
+    units,
+    reads,
+    num_places,  # of kept
+    q,  # [units, B, NODES], if WRITE
+    kept,  # [places, B, NODES], if KEEP; with PARTS, [PARTS, places, B, NODES]
+    NODES: tl.constexpr,
+    BLOCKS: tl.constexpr,
+    PIECES: tl.constexpr,
+    WIDTH: tl.constexpr,
+    CHUNK: tl.constexpr,
+    HAS_OFFSETS: tl.constexpr,
+    WRITE: tl.constexpr,
+    KEEP: tl.constexpr,
+    PARTS: tl.constexpr,  # of what is kept; 0 for float32
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    """q = f / s, 0 where f or s is.
+
+    Grid: units * PIECES * tiles of ROWS samples * tiles of COLUMNS nodes of a piece.
+    """
+    SIZE: tl.constexpr = NODES // PIECES
+    TILES: tl.constexpr = (SIZE + COLUMNS - 1) // COLUMNS
+    tiles = tl.cdiv(B, ROWS) * TILES
+    tile = tl.program_id(0) % tiles
+    r = tl.load(step)
+    unit = (tl.program_id(0) // tiles) // PIECES
+    piece = (tl.program_id(0) // tiles) % PIECES
+    b = (tile // TILES) * ROWS + tl.arange(0, ROWS)
+    j = (tile % TILES) * COLUMNS + tl.arange(0, COLUMNS)
+    mask = (b < B)[:, None] & (j < SIZE)[None, :]
+    f = tl.zeros([ROWS, COLUMNS], tl.float32)
+    entry = ((r * units + unit) * PIECES + piece) * reads
+    f = _pull(
+        f, flows, slots + entry, offsets + entry, reads, b, j, mask, B, WIDTH, CHUNK, HAS_OFFSETS
+    )
+    node = piece * SIZE + j
+    slot = (tl.load(starts + r) + unit).to(tl.int64)
+    v = tl.load(values + (slot * B + b)[:, None] * NODES + node[None, :], mask=mask, other=0.0)
+    if BLOCKS > 1:
+        block = unit.to(tl.int64) * BLOCKS + node // (NODES // BLOCKS)
+        v -= tl.load(corrections + block[None, :] * B + b[:, None], mask=mask, other=0.0)
+    live = (f != 0) & (v > float("-inf"))
+    ratio = tl.where(live, f * tl.exp(tl.minimum(-v, LARGEST_EXPONENT)), 0.0)
+    if WRITE:
+        now = (unit.to(tl.int64) * B + b)[:, None] * NODES + node[None, :]
+        tl.store(q + now, ratio, mask=mask)
+    if KEEP:
+        place = tl.load(places + r * units + unit)
+        out = (place.to(tl.int64) * B + b)[:, None] * NODES + node[None, :]
+        mask = mask & (place >= 0)
+        if PARTS == 0:
+            tl.store(kept + out, ratio, mask=mask)
+        else:
+            size = tl.full([], num_places, tl.int64) * B * NODES
+            store_parts(kept, size, out, ratio, mask, PARTS)
+
+
+@triton.jit
+def leaf_counts_kernel(
+    flows,  # [slots, B, WIDTH]
+    slots,  # int32 [leaves, PIECES, reads]; 0 for none
+    offsets,  # int32, the same shape
+    keys,  # int32 [tables, members]: ascending, category * members + member
+    members,  # of a table: its leaves times B; member v * B + b of table p is leaf leaves[p, v]
+    leaves,  # int32 [tables, members // B]: which leaf
+    first,  # the first category to count
+    categories,  # how many
+    B,
+    reads,
+    counts,  # [tables, categories, NODES]
+    NODES: tl.constexpr,
+    PIECES: tl.constexpr,
+    WIDTH: tl.constexpr,
+    CHUNK: tl.constexpr,
+    HAS_OFFSETS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    """The flows of every category, added up over samples and tied leaves in a fixed order.
+
+    Grid: (tables * categories, tiles of COLUMNS nodes).
+    """
+    SIZE: tl.constexpr = NODES // PIECES
+    row = tl.program_id(0)
+    node = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    mask = node < NODES
+    pid = row // categories
+    keys += pid.to(tl.int64) * members
+    low = (first + row % categories) * members
+    high = low + members
+    total = tl.zeros([1, COLUMNS], tl.float32)
+    # The first key not below `low`, by bisection.
+    i = tl.zeros([], tl.int32)
+    stop = i + members
+    while i < stop:
+        middle = (i + stop) // 2
+        below = tl.load(keys + middle) < low
+        i = tl.where(below, middle + 1, i)
+        stop = tl.where(below, stop, middle)
+    key = tl.load(keys + i, mask=i < members, other=high)
+    while key < high:
+        member = key - low
+        leaf = tl.load(leaves + pid * (members // B) + member // B)
+        b = member % B
+        if PIECES == 1:
+            total = _pull(
+                total, flows, slots + leaf * reads, offsets + leaf * reads, reads,
+                b + tl.zeros([1], tl.int32), node, mask[None, :], B, WIDTH, CHUNK, HAS_OFFSETS,
+            )  # fmt: skip
+        else:
+            entry = (leaf * PIECES + node // SIZE) * reads
+            for n in range(reads):
+                slot = tl.load(slots + entry + n, mask=mask, other=0)
+                place = (slot.to(tl.int64) * B + b) * WIDTH + node % SIZE
+                if HAS_OFFSETS:
+                    place += tl.load(offsets + entry + n, mask=mask, other=0)
+                more = tl.load(flows + place, mask=mask & (slot > 0), other=0.0)
+                total += more[None, :]
+        i += 1
+        key = tl.load(keys + i, mask=i < members, other=high)
+    place = row.to(tl.int64) * NODES + node
+    tl.store(counts + place[None, :], total, mask=mask[None, :])
+
+
+@triton.jit
+def _pull(
+    total, flows, slots, offsets, reads, b, j, mask, B, WIDTH: tl.constexpr, CHUNK: tl.constexpr,
+    HAS_OFFSETS: tl.constexpr,
+):  # fmt: skip
+    """Adds to `total` a run of flows at samples b and nodes j from every slot."""
+    for first in range(0, reads, CHUNK):
+        # No branches around loads: masked ones cost little, and CHUNK of them are in flight.
+        for r in tl.static_range(CHUNK):  # pyright: ignore
+            slot = tl.load(slots + first + r, mask=first + r < reads, other=0)
+            column = j[None, :]
+            if HAS_OFFSETS:
+                column += tl.load(offsets + first + r, mask=first + r < reads, other=0)
+            place = (slot.to(tl.int64) * B + b)[:, None] * WIDTH + column
+            total += tl.load(flows + place, mask=mask & (slot > 0), other=0.0)
+    return total
