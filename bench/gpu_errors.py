@@ -98,7 +98,7 @@ def _receive(running: list, rows: list[dict[str, Any]], problems: list[str]) -> 
 def layer_table(rows: list[dict[str, Any]]) -> list[str]:
     """The errors of layers, in Markdown."""
     head = (
-        "layer", "batch", "mode", "forward", "max LL error", "mean LL error", "backward",
+        "layer", "batch", "mode", "by", "forward", "max LL error", "mean LL error", "backward",
         "element flows", "parameter flows", "both after the forward pass",
     )  # fmt: skip
     cells = [
@@ -106,6 +106,7 @@ def layer_table(rows: list[dict[str, Any]]) -> list[str]:
             row["layer"],
             str(row["batch"]),
             row["precision"],
+            row["runs_on"],
             row["forward"],
             _judged(row, "ll_max_error"),
             f"{row['ll_mean_error']:+.1e}",

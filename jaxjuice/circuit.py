@@ -173,7 +173,8 @@ class Circuit(NodeParameters):
         if batch_size < 0:
             raise ValueError(f"plan(batch_size={batch_size}): 0 or more rows are wanted.")
         walk = self._walk(propagation, alpha, precision)
-        return make_plan(self.program, batch_size, walk.propagation, walk.precision)
+        how = walk.propagation, walk.precision
+        return make_plan(self.program, batch_size, *how, fusable=self.implementation != "xla")
 
     def __repr__(self) -> str:
         return (

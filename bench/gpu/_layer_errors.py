@@ -32,6 +32,8 @@ class Layer(NamedTuple):
         elements, width: a unit has so many elements of `width` children.
         own: how many of them each block reads.
         batch: samples.
+        tied: whether units of one block have the same weights in every step of their circuit, as
+            those of homogeneous HMMs do: XLA multiplies them in some modes.
     """
 
     title: str
@@ -42,6 +44,13 @@ class Layer(NamedTuple):
     own: int
     width: int
     batch: int
+    tied: bool = False
+
+    def runs_on(self, mode: str) -> str:
+        """Whose products these are on an NVIDIA GPU."""
+        size = self.size, self.num_children
+        in_parts = kernels.in_parts(*size, self.tied, mode, self.batch)
+        return "Triton" if self.blocks > 1 or in_parts else "XLA"
 
     @property
     def num_nodes(self) -> int:
@@ -56,13 +65,15 @@ class Layer(NamedTuple):
 
 LAYERS = (
     Layer("sparse, 8 blocks that read 4 of 8 elements", 1, 8, 128, 8, 4, 256, 128),
-    Layer("dense, one group", 1, 1, 1024, 1, 1, 1024, 512),
-    Layer("one group below the gate", 1, 1, 1024, 1, 1, 1024, 128),
+    Layer("dense, one group, tied", 1, 1, 1024, 1, 1, 1024, 512, tied=True),
+    Layer("one group below the gate, tied", 1, 1, 1024, 1, 1, 1024, 128, tied=True),
     Layer("dense, three groups", 3, 1, 1024, 1, 1, 1024, 512),
+    Layer("three groups below the gate", 3, 1, 1024, 1, 1, 1024, 128),
 )
 QUICK_LAYERS = (
     Layer("sparse, 4 blocks that read 2 of 4 elements", 1, 4, 8, 4, 2, 16, 16),
     Layer("three groups", 3, 1, 32, 1, 1, 32, 16),
+    Layer("one group, tied", 1, 1, 32, 1, 1, 32, 16, tied=True),
 )
 
 
@@ -117,6 +128,7 @@ def _row(
         "layer": layer.title,
         "batch": layer.batch,
         "precision": mode,
+        "runs_on": layer.runs_on(mode),
         "forward": forward,
         "backward": backward,
         "ll_max_error": float(np.abs(error).max()),
@@ -208,15 +220,18 @@ def _children(layer: Layer, problem: _Problem) -> tuple[Array, Array, None, None
     return values, jnp.zeros(values.shape[:2]), None, None, slots, None
 
 
-def _ratio(problem: _Problem, v: Array, corrections: Array | None, implementation: str) -> Array:
+def _kept_ratio(
+    problem: _Problem, v: Array, corrections: Array | None, kept: Array, implementation: str
+) -> Array:
     f = jnp.concatenate([jnp.zeros_like(problem.flows[:1]), problem.flows])
     entries = jnp.arange(len(v), dtype=jnp.int32)
     slots = (1 + entries).reshape(1, len(v), 1, 1)
-    q, _ = kernels.flow_ratio(
-        v, f, slots, None, corrections, _zero(), _zero(), entries[None], jnp.zeros_like(v),
+    _, kept_now = kernels.flow_ratio(
+        v, f, slots, None, corrections, _zero(), _zero(), entries[None], kept, f, False,
         implementation,
     )  # fmt: skip
-    return q
+    assert kept_now is not None
+    return kept_now
 
 
 def _zero() -> Array:
@@ -226,24 +241,43 @@ def _zero() -> Array:
 
 def _one_block(layer: Layer, problem: _Problem, mode: str, implementation: str):
     assert layer.elements == 1
-    weights = problem.weights
-    places = jnp.arange(layer.units, dtype=jnp.int32)[None]
-    shape = layer.units, layer.batch, layer.width
+    weights, entries = problem.weights, jnp.arange(layer.units, dtype=jnp.int32)
+    units, batch, width, nodes = layer.units, layer.batch, layer.width, layer.num_nodes
+    in_parts = layer.runs_on(mode) == "Triton"
+    parts = kernels.stored_parts(mode, batch)
+    theta = kernels.split(weights, parts, implementation)
 
     def forward() -> tuple[Array, Array]:
-        p, kept, _ = kernels.exponentiate(
-            *_children(layer, problem), jnp.zeros(shape[:2]), _zero(), _zero(), places,
-            jnp.zeros(shape), layer.width, implementation,
+        shape = units, batch, width
+        _, kept, _ = kernels.exponentiate(
+            *_children(layer, problem), jnp.zeros(shape[:2]), _zero(), _zero(), entries[None],
+            jnp.zeros((parts, *shape), jnp.bfloat16) if in_parts else jnp.zeros(shape),
+            problem.e, width, implementation,
         )  # fmt: skip
         assert kept is not None
-        return ops.sum_layer_forward(p, weights, ops.LL, mode), kept
+        if not in_parts:
+            return ops.sum_layer_forward(kept, weights, ops.LL, mode), kept
+        v = kernels.dense_forward(
+            kept, theta, entries[None], entries[None], _zero(), _zero(),
+            jnp.zeros((units, batch, nodes)), mode, implementation,
+        )  # fmt: skip
+        return v, kept
 
     def backward(v: Array, p: Array) -> tuple[Array, Array]:
-        q = _ratio(problem, v, None, implementation)
+        shape = units, batch, nodes
+        kept = jnp.zeros((parts, *shape), jnp.bfloat16) if in_parts else jnp.zeros(shape)
+        q = _kept_ratio(problem, v, None, kept, implementation)
+        flows = jnp.zeros((units, batch, width))
+        if in_parts:
+            flows = kernels.dense_backward(
+                q, p, theta, entries[None], entries[None], _zero(), _zero(), flows, mode,
+                implementation,
+            )  # fmt: skip
+            return flows, kernels.dense_gradient(
+                q, p, entries[:, None], weights, entries, mode, implementation
+            )
         back = ops.flows_back(q, weights, ops.LL, mode)
-        flows = kernels.scale_flows(
-            p, back, places, _zero(), _zero(), jnp.zeros(shape), implementation
-        )
+        flows = kernels.scale_flows(p, back, entries[None], _zero(), _zero(), flows, implementation)
         gradient = ops.sum_layer_weight_gradient(q[:, None], p[:, None], weights, ops.LL, mode)
         return flows, weights * gradient
 
@@ -254,30 +288,34 @@ def _several_blocks(layer: Layer, problem: _Problem, mode: str, implementation: 
     weights, selection = problem.weights, problem.selection
     rows = jnp.arange(layer.units, dtype=jnp.int32)
     shape = layer.units * layer.elements, layer.batch, layer.width
+    parts = kernels.stored_parts(mode, layer.batch)
+    theta = kernels.split(weights, parts, implementation)
 
     def forward() -> tuple[Array, tuple[Array, Array, Array]]:
         p, shifts = kernels.exponentiate_apart(
-            *_children(layer, problem), _zero(), jnp.zeros(shape), jnp.zeros(shape[:2]),
+            *_children(layer, problem), _zero(), _zero(),
+            jnp.zeros((parts, *shape), jnp.bfloat16), jnp.zeros(shape[:2]), problem.e,
             implementation,
         )  # fmt: skip
         apart = shifts.reshape(layer.units, layer.elements, layer.batch)
-        saved = p, shifts, ops.block_shifts(apart, selection)
+        block_shifts = ops.block_shifts(apart, selection)
         v = kernels.forward(
-            *saved, saved[2].max(1), weights, rows[None], selection[None], _zero(), _zero(),
-            jnp.zeros_like(problem.flows), layer.elements, mode, implementation,
+            p, shifts, _zero(), block_shifts, block_shifts.max(1), theta, rows[None],
+            selection[None], _zero(), _zero(), jnp.zeros_like(problem.flows), layer.elements, mode,
+            implementation,
         )  # fmt: skip
-        return v, saved
+        return v, (p, shifts, block_shifts)
 
     def backward(v: Array, saved: tuple[Array, Array, Array]) -> tuple[Array, Array]:
         corrections = saved[2] - saved[2].max(1)[:, None]
-        q = _ratio(problem, v, corrections, implementation)
+        q = _kept_ratio(problem, v, corrections, jnp.zeros_like(v), implementation)
         flows = kernels.element_flows(
-            *saved, q, weights, rows[None], problem.readers[None], _zero(), _zero(),
+            *saved, q, theta, rows[None], problem.readers[None], _zero(), _zero(),
             jnp.zeros(shape), layer.blocks, mode, implementation,
         )  # fmt: skip
-        gradient = kernels.weight_gradient(
-            *saved, q, selection, rows[:, None], layer.elements, mode, implementation
-        )
-        return flows, weights * gradient
+        return flows, kernels.weight_gradient(
+            *saved, q, selection, problem.readers, rows[:, None], weights, rows, mode,
+            implementation,
+        )  # fmt: skip
 
     return forward, backward

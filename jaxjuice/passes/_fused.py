@@ -40,11 +40,6 @@ from jaxjuice.passes._walk import (
 _UNROLLED_STEPS = 4
 
 
-# Fewer nodes or children would leave most of a matrix unit's tile empty.
-_PRODUCT_SIZE = 32
-_PRODUCT_BATCH = 16
-
-
 class FusedSaved(NamedTuple):
     """What one layer keeps, for the backward pass of all its R steps or within one step.
 
@@ -84,13 +79,9 @@ def is_fusable(program: Program) -> bool:
 
 def multiplies_in_parts(layer: SumLayer, precision: str, batch: int) -> bool:
     """Whether a layer's products run in the kernels, of operands in parts, or as XLA's own."""
-    if layer.num_blocks > 1:
-        return True
-    large = min(layer.num_nodes, layer.num_children) >= _PRODUCT_SIZE and batch >= _PRODUCT_BATCH
-    # cuBLAS's TF32 is faster than three products in bfloat16, but of weights that differ from step
-    # to step XLA hands it copies; and it cuts off what it adds up.
-    is_exact = kernels.products(precision, "backward", batch).rounded
-    return large and (is_exact or layer.weights.kind != "fixed")
+    tied = layer.weights.kind == "fixed"
+    size = layer.num_nodes, layer.num_children
+    return layer.num_blocks > 1 or kernels.in_parts(*size, tied, precision, batch)
 
 
 class _Empty:

@@ -34,7 +34,10 @@ def test_what_is_not_a_number_misses_its_target() -> None:
 def test_the_layers_are_what_their_titles_say() -> None:
     algorithms = [_layer_errors._algorithms(layer, "auto")[0] for layer in _layer_errors.LAYERS]
     bf16, tf32 = "BF16_BF16_F32", "TF32_TF32_F32"
-    assert algorithms == [bf16, tf32, bf16, tf32]
+    assert algorithms == [bf16, tf32, bf16, tf32, bf16]
+    by = [layer.runs_on("auto") for layer in _layer_errors.LAYERS]
+    assert by == ["Triton", "XLA", "XLA", "Triton", "Triton"]
+    assert {layer.runs_on("fp32") for layer in _layer_errors.LAYERS} == {"Triton"}
     for layer in _layer_errors.LAYERS:
         assert layer.num_nodes == layer.num_children == 1024
 

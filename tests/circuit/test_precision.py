@@ -162,10 +162,20 @@ def test_paths_of_made_up_layers(num_nodes: int, num_children: int, path: str) -
 def test_plans_print() -> None:
     pc = juice.compile(juice.structures.HMM(4, 1024, 2))
     lines = str(pc.plan(512, precision="fp32")).splitlines()
-    assert lines[0].split() == ["layer", "products", "path", "why", "forward", "backward"]
+    assert lines[0].split() == [
+        "layer",
+        "products",
+        "path",
+        "why",
+        "forward",
+        "backward",
+        "runs",
+        "on",
+    ]
     assert "3 of [512, 1024] x [1024, 1024]" in lines[1] and "dense" in lines[1]
-    assert lines[1].endswith("TF32_TF32_F32_X3  TF32_TF32_F32_X3")
-    assert "1 nodes < 1024" in lines[2]
+    assert lines[1].endswith("TF32_TF32_F32_X3  TF32_TF32_F32_X3  Triton, 6 and 6")
+    assert "1 nodes < 1024" in lines[2] and lines[2].endswith("XLA")
+    assert lines[-1].endswith("fused steps of Triton kernels")
     assert "262144 child values < 524288" in str(pc.plan(256))
     assert "float32" in str(pc.plan(15)) and "BF16" not in str(pc.plan(15))
     assert "dense from batch 512" in str(pc)

@@ -33,6 +33,7 @@ from jaxjuice.ops.kernels._launch import (
     num_devices as num_devices,
 )
 from jaxjuice.ops.kernels._parts import (
+    in_parts as in_parts,
     products as products,
     split as split,
     stored_parts as stored_parts,

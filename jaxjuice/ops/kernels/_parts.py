@@ -10,6 +10,9 @@ from jaxjuice.ops._precision import Role, algorithm, dot
 from jaxjuice.ops.kernels import _launch, _reference as reference
 
 _Preset = lax.DotAlgorithmPreset
+# Fewer nodes or children would leave most of a matrix unit's tile empty.
+_LEAST_SIZE = 32
+_LEAST_BATCH = 16
 _BLOCK = 1024  # 4 numbers a thread: with more, stores of half their size are not whole
 
 
@@ -25,6 +28,11 @@ class Products(NamedTuple):
     parts: int
     rounded: bool
 
+    @property
+    def number(self) -> int:
+        """Of products in bfloat16 that stand for one: of the parts that are not too small."""
+        return self.parts * (self.parts + 1) // 2
+
 
 _PRODUCTS = {
     None: Products(3, True),
@@ -38,6 +46,21 @@ _PRODUCTS = {
 def products(precision: str, role: Role, batch: int) -> Products:
     """What stands for `ops.algorithm`."""
     return _PRODUCTS[algorithm(precision, role, batch)]
+
+
+def in_parts(nodes: int, children: int, tied: bool, precision: str, batch: int) -> bool:
+    """Whether units of one block multiply in the kernels, or leave it to XLA. A fixed rule.
+
+    Args:
+        nodes, children: of a unit.
+        tied: whether the same units come in every step, with the same weights.
+        precision: one of `ops.PRECISIONS`.
+        batch: samples.
+    """
+    large = min(nodes, children) >= _LEAST_SIZE and batch >= _LEAST_BATCH
+    # cuBLAS's TF32 is faster than three products in bfloat16, but of weights that differ from step
+    # to step XLA hands it copies; and what it adds up is not rounded.
+    return large and (not tied or products(precision, "backward", batch).rounded)
 
 
 def stored_parts(precision: str, batch: int) -> int:
