@@ -30,10 +30,17 @@ def _precise(op: str, precision: str) -> tuple[str, ...]:
     return (f"tests/kernels/interpreted/test_kernels.py::test_precision[{op}-{precision}]",)
 
 
-_CHILDREN = "ops/kernels/_children.py"
-_FLOWS = "ops/kernels/_flows.py"
-_PRODUCTS = "ops/kernels/_products.py"
-_ARITHMETIC = "ops/kernels/_arithmetic.py"
+def _precise_dense(op: str, precision: str) -> tuple[str, ...]:
+    path = "tests/kernels/interpreted/test_kernels.py"
+    return (f"{path}::test_precision_of_dense_products[{op}-{precision}]",)
+
+
+_CHILDREN = "ops/kernels/device/children.py"
+_FLOWS = "ops/kernels/device/flows.py"
+_BLOCKS = "ops/kernels/device/blocks.py"
+_DENSE = "ops/kernels/device/dense.py"
+_ARITHMETIC = "ops/kernels/device/arithmetic.py"
+_PARTS = "ops/kernels/_parts.py"
 
 KERNELS = [
     Mutation(
@@ -46,7 +53,7 @@ KERNELS = [
     ),
     Mutation(
         "p of padding is kept", _CHILDREN,
-        "mask=mask & (kept_place >= 0)", "mask=mask", _interpreted("exponentiate-small"),
+        "mask & (kept_place >= 0)", "mask", _interpreted("exponentiate-small"),
     ),
     Mutation(
         "no finite shift where all children are -inf", _CHILDREN,
@@ -121,51 +128,123 @@ KERNELS = [
         "column = j[None, :]", "column = j[None, :] + 1", _interpreted("flow_ratio-offsets"),
     ),
     Mutation(
-        "elements are not scaled to their block", _PRODUCTS,
-        "s = dot(x * ratio[:, None],", "s = dot(x,", _interpreted("forward-small"),
+        "elements are not scaled to their block", _BLOCKS,
+        "s += ratio[:, None] * more", "s += more", _interpreted("forward-small"),
     ),
     Mutation(
-        "a block's own elements in place of those it selects", _PRODUCTS,
-        "(first + tl.load(chosen + own)) * B", "(first + own) * B", _interpreted("forward-small"),
+        "a block's own elements in place of those it selects", _BLOCKS,
+        "(first + c).to(tl.int64)", "(first + own).to(tl.int64)", _interpreted("forward-small"),
     ),
     Mutation(
-        "blocks are not brought to the unit's shift", _PRODUCTS,
+        "blocks are not brought to the unit's shift", _BLOCKS,
         "v = tl.log(s) + (most - common)[:, None]", "v = tl.log(s)", _interpreted("forward-small"),
     ),
     Mutation(
-        "parameters of the first step in every step", _PRODUCTS,
+        "parameters of the first step in every step", _BLOCKS,
         "tl.load(rows + entry)", "tl.load(rows + unit)", _interpreted("forward-small"),
     ),
     Mutation(
-        "block and own are swapped", _PRODUCTS,
+        "block and own are swapped", _BLOCKS,
         "block = reader // OWN", "block = reader % OWN", _interpreted("element_flows-small"),
     ),
     Mutation(
-        "the inverse of the ratio of shifts", _PRODUCTS,
-        "tl.exp(m - most)", "tl.exp(most - m)", _interpreted("element_flows-small"),
+        "the inverse of the ratio of shifts", _BLOCKS,
+        "tl.exp(m - most)[:, None]", "tl.exp(most - m)[:, None]",
+        _interpreted("element_flows-small"),
     ),
     Mutation(
-        "readers without their number in front", _PRODUCTS,
+        "readers without their number in front", _BLOCKS,
         "element * (1 + most_readers)", "element * most_readers",
         _interpreted("element_flows-small"),
     ),
     Mutation(
-        "a sample too many", _PRODUCTS,
-        "real = b < B\n                m =", "real = b <= B\n                m =",
+        "a sample too many", _BLOCKS,
+        "real = b < B\n                x, x_middle", "real = b <= B\n                x, x_middle",
         _interpreted("weight_gradient-small"),
     ),
     Mutation(
-        "copies that are none", _PRODUCTS,
+        "copies that are none", _BLOCKS,
         "if unit >= 0:", "if unit >= -1:", _interpreted("weight_gradient-small"),
     ),
     Mutation(
-        "unit in place of element", _PRODUCTS,
+        "unit in place of element", _BLOCKS,
         "element = (unit * elements + c) * B", "element = (unit + c) * B",
         _interpreted("weight_gradient-small"),
     ),
     Mutation(
         "bf16x3 is two products", _ARITHMETIC,
-        "        total = tl.dot(a_low, b_high, total)\n", "", _precise("forward", "bf16x3"),
+        "        total = tl.dot(a_middle, b, total)\n", "", _precise("forward", "bf16x3"),
+    ),
+    Mutation(
+        "fp32 is five products", _ARITHMETIC,
+        "        total = tl.dot(a_middle, b_middle, total)\n", "", _precise("forward", "fp32"),
+    ),
+    Mutation(
+        "what was there before is lost", _ARITHMETIC,
+        "total += before", "total += 0.0", _interpreted("dense_forward-wide"),
+    ),
+    Mutation(
+        "the third part is the second", _ARITHMETIC,
+        "low = tl.load(array + 2 * size + places", "low = tl.load(array + size + places",
+        _interpreted("dense_forward-nodes"),
+    ),
+    Mutation(
+        "parts are no remainders", _ARITHMETIC,
+        "rest = x - high.to(tl.float32)", "rest = x", _interpreted("split-two"),
+    ),
+    Mutation(
+        "fp32 is of two parts", _PARTS,
+        "_Preset.TF32_TF32_F32_X3: Products(3, True)",
+        "_Preset.TF32_TF32_F32_X3: Products(2, True)",
+        _precise_dense("dense_backward", "fp32"),
+    ),
+    Mutation(
+        "tf32 is of one part", _PARTS,
+        "_Preset.TF32_TF32_F32: Products(2, False)", "_Preset.TF32_TF32_F32: Products(1, False)",
+        _precise_dense("dense_gradient", "tf32"),
+    ),
+    Mutation(
+        "dense units of padding are written", _DENSE,
+        "if place < 0:\n        return", "if place < -1:\n        return",
+        _interpreted("dense_forward-small", "dense_backward-small"),
+    ),
+    Mutation(
+        "dense parameters of the first step in every step", _DENSE,
+        "row = tl.load(rows + r * units + unit)", "row = tl.load(rows + unit)",
+        _interpreted("dense_forward-small"),
+    ),
+    Mutation(
+        "a dense product without its last children", _DENSE,
+        "range(0, CHILDREN, DEPTH)", "range(0, CHILDREN - DEPTH, DEPTH)",
+        _interpreted("dense_forward-wide"),
+    ),
+    Mutation(
+        "dense flows are not those of children", _DENSE,
+        "tl.store(flows + out, factor * back", "tl.store(flows + out, back",
+        _interpreted("dense_backward-small"),
+    ),
+    Mutation(
+        "the second element lies where the first does", _DENSE,
+        "unit * elements + j // WIDTH", "unit * elements", _interpreted("dense_backward-elements"),
+    ),
+    Mutation(
+        "copies of dense units that are none", _DENSE,
+        "if place >= 0:", "if place >= -1:", _interpreted("dense_gradient-small"),
+    ),
+    Mutation(
+        "factors of another row", _DENSE,
+        "tl.load(rows + row).to(tl.int64) * NODES", "row.to(tl.int64) * NODES",
+        _interpreted("dense_gradient-multiplied"),
+    ),
+    Mutation(
+        "a group of readers too many", _BLOCKS,
+        "inside = (which < tl.load(readers))", "inside = (which <= tl.load(readers))",
+        _interpreted("weight_gradient-small"),
+    ),
+    Mutation(
+        "tied layers multiply in the kernels", _PARTS,
+        "return large and (not tied or", "return large and (True or",
+        ("tests/circuit/test_plan.py", "-k", "where_products_run"),
     ),
     Mutation(
         "a logarithm to base 2", _ARITHMETIC,
@@ -313,7 +392,7 @@ XLA = [
     ),
     Mutation(
         "a block is shifted by the least of its elements", _FUSED,
-        "selection[i[0]]].max(2)", "selection[i[0]]].min(2)", _in(_PASSES, "drowned"),
+        "+ selection].max(2)", "+ selection].min(2)", _in(_PASSES, "drowned"),
     ),
     Mutation(
         "corrections the wrong way", _FUSED,
