@@ -22,10 +22,13 @@ def test_kernel(name: str) -> None:
 @pytest.mark.parametrize("op", PRODUCTS)
 def test_precision(op: str, precision: str) -> None:
     shape = dict(units=2, blocks=2, nodes=16, elements=5, own=2, batch=40, width=128)
-    PRODUCTS[op](precision=precision, **shape).check("triton")
+    for alone in (False, True):
+        PRODUCTS[op](precision=precision, alone=alone, **shape).check("triton")
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("op", DENSE)
 def test_precision_of_dense_products(op: str, precision: str) -> None:
-    DENSE[op](precision=precision, units=2, nodes=40, batch=40, width=140).check("triton")
+    shape = dict(units=2, nodes=40, batch=40, width=140)
+    for alone in (False, True):
+        DENSE[op](precision=precision, alone=alone, **shape).check("triton")
