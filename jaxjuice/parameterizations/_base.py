@@ -145,9 +145,7 @@ class Parameterization(abc.ABC):
         size = unit.num_nodes, unit.num_ch_nodes
         shapes = self.tensor_shapes(*size)
         units, batch = parts[0].shape[:2]
-        whole = [
-            p.reshape(units * batch, *shape) for p, shape in zip(parts, shapes, strict=True)
-        ]
+        whole = [p.reshape(units * batch, *shape) for p, shape in zip(parts, shapes, strict=True)]
         return self.log_scale(whole, *size).reshape(units, batch, *size)
 
 

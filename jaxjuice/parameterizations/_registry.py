@@ -9,9 +9,7 @@ from jaxjuice.parameterizations._base import Parameterization
 from jaxjuice.parameterizations._block_scale import BlockScale
 from jaxjuice.parameterizations._low_rank import LowRank
 
-_KINDS: dict[str, type[Parameterization]] = {
-    kind.__name__: kind for kind in (BlockScale, LowRank)
-}
+_KINDS: dict[str, type[Parameterization]] = {kind.__name__: kind for kind in (BlockScale, LowRank)}
 
 
 def register(kind: type[Parameterization]) -> type[Parameterization]:
