@@ -2,8 +2,8 @@
 
 A *key* is a node vector or the name of a registered group. The tensors of a key are flattened over
 its members' nodes, children or gates (`Parameterization.flatten`); those of all keys with one
-parameterization are put end to end, and each layer gathers its units' parts from there. All of it is
-plain JAX, so gradients find their way back to the tensors, sums over tied copies included.
+parameterization are put end to end, and each layer gathers its units' parts from there. All of it
+is plain JAX, so gradients find their way back to the tensors, sums over tied copies included.
 """
 
 from collections.abc import Mapping, Sequence
@@ -309,7 +309,7 @@ def make_parts(plan: ScalePlan, tensors: Tensors, dtype: Any) -> list[list[Any]]
 
 
 def _take(array: Array, index: np.ndarray) -> Array:
-    """`array` `[B, F, ...]` at `index` `[R, X, ...]`: `[R, X, B, ...]`, moved in the longest runs."""
+    """`array` `[B, F, ...]` at `index` `[R, X, ...]`, in the longest runs: `[R, X, B, ...]`."""
     batch, size = array.shape[:2]
     flat = index.reshape(-1)
     run = _run_length(flat, size)

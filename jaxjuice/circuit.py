@@ -19,8 +19,14 @@ from jaxjuice._batch import (
     validate_values,
 )
 from jaxjuice._errors import DataError
-from jaxjuice._external_params import External, ScalePlan, check_external, check_group, make_parts
-from jaxjuice._external_params import make_plan as make_scale_plan
+from jaxjuice._external_params import (
+    External,
+    ScalePlan,
+    check_external,
+    check_group,
+    make_parts,
+    make_plan as make_scale_plan,
+)
 from jaxjuice._flows import Flows, sum_flows
 from jaxjuice._leaves import add_expected, leaf_values, statistics
 from jaxjuice._parameters import NodeParameters, Params, check_params, init_params, params_dtype
@@ -479,7 +485,7 @@ def _weights(params: Params) -> dict[str, Array]:
 def _scaled(
     pc: Circuit, walk: Walk, external: External, params: Params, batch: Batch
 ) -> tuple[Walk, Any]:
-    """The walk of a call, and the parts of its scaled layers; fused only where nothing is scaled."""
+    """The walk of a call, fused only where nothing is scaled, and the parts of scaled layers."""
     if external.keys not in pc._scale_plans:
         pc._scale_plans[external.keys] = make_scale_plan(pc, external.keys)
     plan = pc._scale_plans[external.keys]

@@ -174,8 +174,8 @@ class SumRow:
 class SumGroup:
     """One array of sum parameters `[num_params, num_blocks, block_nodes, num_children]`.
 
-    `zero_mask` (bool, that shape, or None): True where the user forbids a weight. `parameterization`:
-    that of all its nodes, resolved, or None.
+    `zero_mask` (bool, that shape, or None): True where the user forbids a weight.
+    `parameterization`: that of all its nodes, resolved, or None.
     """
 
     num_params: int

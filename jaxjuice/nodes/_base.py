@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from jaxjuice._errors import StructureError
 from jaxjuice.nodes._scope import Scope
 
-
 _serial_numbers = itertools.count()
 
 

@@ -1,8 +1,8 @@
 """Scaled sum layers whose scales are mixtures: g_ij = sum_r exp(A_ir) exp(B_rj).
 
-Then n_i = sum_r exp(A_ir) sum_j theta_ij exp(B_rj + e_j): the inner sums are the plain products of a
-sum layer, on a batch of samples times ranks, with a shift for each of these. Z is the same without
-e, so both run as one product, on twice as many rows. See `_scaled_layer` for the letters.
+Then n_i = sum_r exp(A_ir) sum_j theta_ij exp(B_rj + e_j): the inner sums are the plain products of
+a sum layer, on a batch of samples times ranks, with a shift for each of these. Z is the same
+without e, so both run as one product, on twice as many rows. See `_scaled_layer` for the letters.
 """
 
 from typing import Any

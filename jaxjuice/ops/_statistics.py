@@ -62,7 +62,7 @@ def e4m3_product(q: Array, p: Array) -> Array:
 
 
 def to_e4m3(x: Array) -> tuple[Array, Array]:
-    """Rounds `[X, B, k, D]` to e4m3, each row d (over samples and ranks) by a power of 2 of its own.
+    """Rounds `[X, B, k, D]` to e4m3, each row d (over samples and ranks) by its own power of 2.
 
     A number that would become 0 becomes the smallest of its sign: an edge whose statistic is 0
     would never come back.

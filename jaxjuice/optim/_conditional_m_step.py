@@ -26,9 +26,9 @@ def conditional_m_step(
         theta <- normalize((1 - step_size) theta + step_size r).
 
     log Z is concave in theta, so its tangent bounds it: sum_b f_b log Z_b <= sum_j W_j theta_j + a
-    constant. What is left, sum F+ log theta - sum W theta, is largest at F+ / W and grows on the way
-    there, and normalizing changes no effective weight. So no step lowers the log-likelihood of the
-    batch plus sum (a / C) log theta.
+    constant. What is left, sum F+ log theta - sum W theta, is largest at F+ / W and grows on the
+    way there, and normalizing changes no effective weight. So no step lowers the log-likelihood of
+    the batch plus sum (a / C) log theta.
 
     A weight of 0 stays 0. A weight whose W and pseudocount are 0 (all samples have closed its edge)
     keeps its value before normalization, and a node of such weights keeps them bit for bit.

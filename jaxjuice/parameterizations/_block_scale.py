@@ -15,10 +15,10 @@ from jaxjuice.parameterizations._base import Parameterization, Unit, positive_si
 
 @dataclasses.dataclass(frozen=True)
 class BlockScale(Parameterization):
-    """Scales that are constant over blocks of pairs: g_b[i, j] = exp(phi_b[block of i, block of j]).
+    """Scales constant over blocks of pairs: g_b[i, j] = exp(phi_b[block of i, block of j]).
 
     One tensor a vector: the logarithms phi of its gates, `[B, num_nodes / block_size, num_ch_nodes
-    / ch_block_size]`. A gate over all children of a node changes nothing, as weights are normalized.
+    / ch_block_size]`. A gate over all children of a node changes nothing: weights are normalized.
 
     Its statistic W is the same for all children in a gate, so it is kept once a gate.
 

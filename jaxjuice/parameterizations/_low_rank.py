@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Hashable, Sequence
+from functools import partial
 from typing import Literal
 
 import jax
@@ -111,19 +112,44 @@ class LowRank(Parameterization):
         """log g `[X, B, M, N]` of factors `[X, B, M, k]` and `[X, B, N, k]`."""
         if self.is_mixture:
             return _log_mixture(a, b)
-        a, b = (jnp.maximum(x, jnp.full_like(x, _LOWEST_FACTOR)) for x in (a, b))
+        return _factor_product(precision, num_samples, a, b)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _factor_product(precision: str, num_samples: int, a: Array, b: Array) -> Array:
+    """sum_r a_ir b_jr, where -inf times 0 counts as 0."""
+    a, b = (jnp.maximum(x, jnp.full_like(x, _LOWEST_FACTOR)) for x in (a, b))
+    product = ops.dot(
+        a,
+        b,
+        ((3,), (3,)),
+        batch=((0, 1), (0, 1)),
         # Log-scales are large numbers, of which bf16 alone would keep two digits.
-        product = ops.dot(
-            a,
-            b,
-            ((3,), (3,)),
-            batch=((0, 1), (0, 1)),
-            precision="fp32" if precision == "fp32" else "bf16x3",
-            role="forward",
-            num_samples=num_samples,
-        )
-        closed = product < jnp.asarray(_CLOSED, product.dtype)
-        return jnp.where(closed, jnp.full_like(product, -jnp.inf), product)
+        precision="fp32" if precision == "fp32" else "bf16x3",
+        role="forward",
+        num_samples=num_samples,
+    )
+    closed = product < jnp.asarray(_CLOSED, product.dtype)
+    return jnp.where(closed, jnp.full_like(product, -jnp.inf), product)
+
+
+def _factor_product_forward(precision: str, num_samples: int, a: Array, b: Array):
+    return _factor_product(precision, num_samples, a, b), (a, b)
+
+
+def _factor_product_backward(precision: str, num_samples: int, factors, cotangent: Array):
+    """An infinite factor has no gradient, and gives none to its partners."""
+    a, b = (jnp.where(x > -jnp.inf, x, jnp.zeros_like(x)) for x in factors)
+    options = {"precision": precision, "role": "backward", "num_samples": num_samples}
+    of_a = ops.dot(cotangent, b, ((3,), (2,)), batch=((0, 1), (0, 1)), **options)
+    of_b = ops.dot(cotangent, a, ((2,), (2,)), batch=((0, 1), (0, 1)), **options)
+    return tuple(
+        jnp.where(x > -jnp.inf, of_x, jnp.zeros_like(of_x))
+        for x, of_x in zip(factors, (of_a, of_b), strict=True)
+    )
+
+
+_factor_product.defvjp(_factor_product_forward, _factor_product_backward)
 
 
 def _log_mixture(a: Array, b: Array) -> Array:

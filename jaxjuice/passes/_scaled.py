@@ -1,8 +1,8 @@
 """Layers whose weights tensors of a call scale: what their steps read, and what they sum up.
 
 Their parts (`Parameterization.unit_indices`) come as one array for each layer, `[R, quota * blocks,
-B, ...]`, and gradients go back in the same form. The statistics plus and minus are summed inside the
-loops: kept apart for every step, they would be as large as the parameters times the steps.
+B, ...]`, and gradients go back in the same form. The statistics plus and minus are summed inside
+the loops: kept apart for every step, they would be as large as the parameters times the steps.
 """
 
 from collections.abc import Sequence
