@@ -200,10 +200,14 @@ class ScalePlan:
     reads: list[list[tuple[Parameterization, tuple[np.ndarray, ...]] | None]]
 
 
-def make_plan(pc: "Circuit", keys: tuple[Key, ...]) -> ScalePlan | None:
-    """The plan of a call with these keys; None where there are none."""
-    if not keys:
-        return None
+def plan_of(pc: "Circuit", keys: tuple[Key, ...]) -> ScalePlan | None:
+    """The plan of a call with these keys, made once; None where there are none."""
+    if keys and keys not in pc._scale_plans:
+        pc._scale_plans[keys] = _make_plan(pc, keys)
+    return pc._scale_plans.get(keys)
+
+
+def _make_plan(pc: "Circuit", keys: tuple[Key, ...]) -> ScalePlan:
     by_kind: dict[Parameterization, list[tuple[int, int]]] = {}
     offsets: dict[SumNodes, tuple[int, ...]] = {}  # where a vector begins in each flat tensor
     ends: dict[Parameterization, tuple[int, ...]] = {}

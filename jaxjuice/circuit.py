@@ -25,7 +25,7 @@ from jaxjuice._external_params import (
     check_external,
     check_group,
     make_parts,
-    make_plan as make_scale_plan,
+    plan_of,
 )
 from jaxjuice._flows import Flows, sum_flows
 from jaxjuice._leaves import add_expected, leaf_values, statistics
@@ -103,7 +103,7 @@ class Circuit(NodeParameters):
         self.input_groups = {leaf.name: _input_group(leaf) for leaf in program.leaves}
         self.external_params_groups = dict(external_params_groups or {})
         self._variants: dict[str, Circuit] = {precision: self}
-        self._scale_plans: dict[tuple, ScalePlan | None] = {}
+        self._scale_plans: dict[tuple, ScalePlan] = {}
 
     # What it is -----------------------------------------------------------------------------------
 
@@ -486,9 +486,7 @@ def _scaled(
     pc: Circuit, walk: Walk, external: External, params: Params, batch: Batch
 ) -> tuple[Walk, Any]:
     """The walk of a call, fused only where nothing is scaled, and the parts of scaled layers."""
-    if external.keys not in pc._scale_plans:
-        pc._scale_plans[external.keys] = make_scale_plan(pc, external.keys)
-    plan = pc._scale_plans[external.keys]
+    plan = plan_of(pc, external.keys)
     if plan is None:
         return _fused(pc, walk, params, batch), ()
     return replace(walk, scales=plan.scales), make_parts(

@@ -122,7 +122,8 @@ def scaled_backward(
             prior = jnp.where(active[:, None, None], f, jnp.zeros_like(f))
         edge_flows, plus = layer.posterior(f, sums.log_n)
         prior_flows, minus = layer.prior(prior, sums.log_z)
-        of_scale = edge_flows.reshape(*scale.shape, -1).sum(-1) - prior_flows
+        shared = e.shape[2] // scale.shape[3]
+        of_scale = edge_flows.reshape(*scale.shape, shared).sum(-1) - prior_flows
         (of_parts,) = pull(of_scale)
         return (carry[0] + plus, carry[1] + minus), (edge_flows.sum(2), of_parts)
 
@@ -193,8 +194,8 @@ class _Layer:
         theta = self.weights.reshape(counts.shape)
         safe = jnp.where(theta > 0, theta, jnp.ones_like(theta))
         plus = jnp.where(theta > 0, counts / safe, jnp.zeros_like(counts))
-        rows = flows.reshape(*flows.shape[:2], self.rows, -1, flows.shape[3])
-        return rows.sum(3), plus
+        shape = (*flows.shape[:2], self.rows, self.nodes // self.rows, flows.shape[3])
+        return flows.reshape(shape).sum(3), plus
 
     def prior(self, f: Array, log_z: Array) -> tuple[Array, Array]:
         """The same of Z, by column of scales."""
@@ -203,7 +204,7 @@ class _Layer:
     def _terms(self) -> Array:
         """L + e `[X, B, rows, N]`."""
         units, batch, children = self.e.shape
-        e = self.e.reshape(units, batch, 1, self.columns, -1)
+        e = self.e.reshape(units, batch, 1, self.columns, children // self.columns)
         terms = self.scale[..., None] + e
         return terms.reshape(units, batch, self.rows, children)
 
@@ -234,7 +235,7 @@ class _Layer:
     ) -> tuple[Array, Array]:
         """f theta exp(terms) / sum, over the nodes of a row; and that over theta, over samples."""
         p, shift = self._exponentials(terms, weights)
-        by_row = (*f.shape[:2], self.rows, -1)
+        by_row = (*f.shape[:2], self.rows, self.nodes // self.rows)
         ratio = shift[..., None] - log_sum.reshape(by_row)
         f = f.reshape(by_row)
         # Z may be 0 where f is: there the ratio is infinite.

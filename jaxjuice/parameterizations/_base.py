@@ -114,7 +114,7 @@ class Parameterization(abc.ABC):
     def flatten(self, tensors: Sequence[Array], num_members: int) -> tuple[Array, ...]:
         """Tensors of a group of members, one after the other, as `[B, F of all members, ...]`."""
         del num_members
-        return tuple(tensor.reshape(tensor.shape[0], -1) for tensor in tensors)
+        return tuple(t.reshape(t.shape[0], int(np.prod(t.shape[1:]))) for t in tensors)
 
     def unit_indices(
         self, nodes: np.ndarray, children: np.ndarray, num_nodes: int, num_ch_nodes: int

@@ -118,6 +118,33 @@ def add_step(
     return Statistics(*(add(old, more) for old, more in zip(total, new, strict=True)))
 
 
+def row_log_scale(
+    walk: Walk, layer: SumLayer, scale: LayerScale, table, place: Array, node: Array
+) -> Array:
+    """log g `[X, B, N]` of one node of each unit and sample: node `node` of block `place`, both int
+    `[X, B]`; 0 in units that are not scaled."""
+    assert layer.scaled is not None
+    parameterization = layer.scaled.parameterization
+    sample = jnp.arange(place.shape[1])[None]
+    parts = [part[place, sample] for part in table["scale"]["parts"]]
+    unit = _unit(walk, scale, table, place.shape[1])
+    if parameterization.reads_positions:
+        # Positions differ from sample to sample: each is a unit of its own, with one sample.
+        flat = [part.reshape(-1, 1, *part.shape[2:]) for part in parts]
+        assert unit.nodes is not None and unit.children is not None
+        every = place.reshape(-1)
+        unit = unit._replace(nodes=unit.nodes[every], children=unit.children[every])
+        rows = parameterization.row_log_scale(flat, node.reshape(-1, 1), layer.block_nodes, unit)
+        rows = rows.reshape(*place.shape, rows.shape[2])
+    else:
+        rows = parameterization.row_log_scale(parts, node, layer.block_nodes, unit)
+    rows = jnp.repeat(rows, layer.num_children // rows.shape[2], axis=2)
+    active = table["scale"].get("active")
+    if active is None:
+        return rows
+    return jnp.where(active[:, None, None], rows, jnp.zeros_like(rows))
+
+
 def _active(layer: SumLayer, table) -> Array | None:
     active = table["scale"].get("active")
     return None if active is None else jnp.repeat(active, layer.num_blocks)
@@ -131,15 +158,14 @@ def _is_mixture(walk: Walk, layer: SumLayer) -> bool:
 def _log_scale(walk: Walk, layer: SumLayer, scale: LayerScale, table, num_samples: int):
     assert layer.scaled is not None
     parameterization = layer.scaled.parameterization
-    unit = Unit(
-        scale.num_nodes,
-        scale.num_ch_nodes,
-        table["scale"].get("nodes"),
-        table["scale"].get("children_of"),
-        walk.precision,
-        num_samples,
-    )
+    unit = _unit(walk, scale, table, num_samples)
     per_sample = 0
     if parameterization.reads_positions:
         per_sample = layer.quota * layer.num_blocks * scale.num_nodes * scale.num_ch_nodes
     return lambda parts: parameterization.unit_log_scale(parts, unit), per_sample
+
+
+def _unit(walk: Walk, scale: LayerScale, table, num_samples: int) -> Unit:
+    nodes, children = (table["scale"].get(name) for name in ("nodes", "children_of"))
+    size = scale.num_nodes, scale.num_ch_nodes
+    return Unit(*size, nodes, children, walk.precision, num_samples)

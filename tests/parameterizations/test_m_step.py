@@ -1,4 +1,4 @@
-"""The conditional M-step: never down, free of past parameters, and what it does to single weights."""
+"""The conditional M-step: never down, free of past parameters, and its effect on single weights."""
 
 import functools
 
@@ -255,9 +255,7 @@ def test_optimizers_take_the_statistic(make: str) -> None:
             _, flows = pc.log_likelihood_and_flows(params, x[i], external_params=part)
             updates, state = twice.update(flows, state, params)
         whole = jax.tree.map(lambda t: t.reshape(-1, *t.shape[2:]), tensors)
-        _, flows = pc.log_likelihood_and_flows(
-            params, x.reshape(-1, LENGTH), external_params=whole
-        )
+        _, flows = pc.log_likelihood_and_flows(params, x.reshape(-1, LENGTH), external_params=whole)
         at_once, _ = tx.update(flows, tx.init(params), params)
         without = juice.Flows(flows.sums, flows.inputs, flows.weight)
         ignored = juice.optim.m_step(pc, params, without)

@@ -115,9 +115,7 @@ def test_gradients(kind) -> None:
         return float(log_likelihood(pc, moved[0], data(), moved[1]).sum())
 
     slope = (along(1e-6) - along(-1e-6)) / 2e-6
-    both = zip(
-        jax.tree.leaves((by_params, by_tensors)), jax.tree.leaves(directions), strict=True
-    )
+    both = zip(jax.tree.leaves((by_params, by_tensors)), jax.tree.leaves(directions), strict=True)
     np.testing.assert_allclose(sum(float((g * d).sum()) for g, d in both), slope, rtol=1e-7)
 
 
@@ -126,7 +124,7 @@ def test_probabilities_sum_to_one() -> None:
         root, pc = model(kind)
         x = oracle.all_assignments(3, LENGTH)
         one = random_tensors(np.random.default_rng(0), root, 1, spread=2.0)
-        tensors = jax.tree.map(lambda t: np.broadcast_to(t, (len(x), *t.shape[1:])), one)
+        tensors = jax.tree.map(lambda t: np.repeat(t, 3**LENGTH, axis=0), one)
         lls = log_likelihood(pc, initial(pc), x, tensors)
         np.testing.assert_allclose(np.exp(lls).sum(), 1, rtol=1e-12)
 
@@ -180,7 +178,10 @@ def test_child_values_spread_over_hundreds_of_nats_in_float32(kind) -> None:
 
     def value(tensors):
         return pc.log_likelihood(
-            params, np.zeros((ROWS, 2)), external_log_probs=np.float32(logs), external_params=tensors
+            params,
+            np.zeros((ROWS, 2)),
+            external_log_probs=np.float32(logs),
+            external_params=tensors,
         )
 
     lls, gradient = value(given), jax.grad(lambda t: value(t).sum())(given)[root]
