@@ -21,6 +21,7 @@ from jaxjuice.ops._scaled_layer import (
 )
 from jaxjuice.ops._slots import match_varying, varying_axes
 from jaxjuice.ops._statistics import statistic_product
+from jaxjuice.ops._sum_layer import LL, is_dense
 
 
 def mixture_forward(
@@ -147,13 +148,15 @@ def _exponentials(b: Array, e: Array, weights: Array) -> tuple[Array, Array]:
 
 def _products(p: Array, weights: Array, precision: str, num_samples: int) -> Array:
     """s = p theta `[X, B, 2k, M]`."""
+    _, nodes, children = weights.shape
+    dense = is_dense(nodes, children, num_samples * p.shape[2], LL)
     return dot(
         p,
         weights,
         ((3,), (2,)),
         batch=((0,), (0,)),
         precision=precision,
-        role="forward",
+        role="dense_forward" if dense else "forward",
         num_samples=num_samples,
     )
 

@@ -57,7 +57,8 @@ def forward(
     """The sums of one step, from child values `[quota * blocks, B, N]`."""
     parts, active = table["scale"]["parts"], _active(layer, table)
     if _is_mixture(walk, layer):
-        return ops.mixture_forward(*parts, e, theta, active, walk.precision)
+        a, b = parts
+        return ops.mixture_forward(a, b, e, theta, active, walk.precision)
     log_scale, per_sample = _log_scale(walk, layer, scale, table, e.shape[1])
     return ops.scaled_forward(
         log_scale, parts, e, theta, active, walk.propagation, walk.precision, per_sample
@@ -78,9 +79,10 @@ def backward(
     parts, active, sums = table["scale"]["parts"], _active(layer, table), table["saved"]
     if _is_mixture(walk, layer):
         assert layer.scaled is not None
+        a, b = parts
         in_bits = getattr(layer.scaled.parameterization, "flow_precision", None)
         return ops.mixture_backward(
-            *parts, e, theta, active, sums, f, walk.precision, in_bits if for_flows else None
+            a, b, e, theta, active, sums, f, walk.precision, in_bits if for_flows else None
         )
     log_scale, per_sample = _log_scale(walk, layer, scale, table, e.shape[1])
     return ops.scaled_backward(
