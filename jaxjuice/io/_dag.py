@@ -88,6 +88,8 @@ def dag_to_tables(root: CircuitNodes) -> tuple[dict[str, Any], dict[str, np.ndar
             arrays |= _own_arrays(ns, index)
     tables = {f"nodes/{name}": np.asarray(column, np.int64) for name, column in rows.items()}
     tables["nodes/chs"] = np.asarray(children, np.int64)
+    if not kinds:
+        del tables["nodes/parameterization"]
     document = {
         "distributions": [_family_config(dist) for dist in families],
         "parameterizations": [_kind_config(kind) for kind in kinds],
@@ -141,7 +143,7 @@ def dag_from_tables(
                     block_size=row["block_size"],
                 )
             elif row["kind"] == _SUM:
-                kind = row.get("parameterization", _NONE)
+                kind = row["parameterization"] if kinds else _NONE
                 kind = None if kind == _NONE else kinds[kind]
                 ns = _build_sum(row, chs, edges, source, tables.get(f"masks/{index}"), kind)
             else:

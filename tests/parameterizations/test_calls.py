@@ -366,6 +366,7 @@ def test_files_keep_parameterizations_and_groups(tmp_path) -> None:
         juice.save(tmp_path / "model.jjc", pc, params)
         again, same = juice.load(tmp_path / "model.jjc")
         loaded = scaled_vectors(again.root)
+        assert again.external_params_groups["transitions"]
         assert [ns.parameterization for ns in loaded] == [kind] * len(ns)
         tensors = tensors_of(root)
         joined = tuple(
