@@ -59,18 +59,17 @@ def _pd(kind: Any) -> CircuitNodes:
 
 
 def tree(kind: Any) -> CircuitNodes:
-    """A tree of hidden variables with levels of all sizes, so that layers are padded."""
-    rng = np.random.default_rng(0)
-    children: dict[int, list[int]] = {v: [] for v in range(40)}
-    for v in range(1, 40):
+    """A tree of hidden variables with levels of all sizes, so that a layer is padded."""
+    rng = np.random.default_rng(1)
+    children: dict[int, list[int]] = {v: [] for v in range(30)}
+    for v in range(1, 30):
         children[int(rng.integers(max(0, v - 6), v))].append(v)
     built: dict[int, CircuitNodes] = {}
-    for v in reversed(range(40)):
-        product = juice.multiply(
-            juice.inputs(v, num_nodes=3, dist=BINARY), *[built[c] for c in children[v]]
-        )
+    for v in reversed(range(30)):
+        leaf = juice.inputs(v, num_nodes=2, dist=BINARY)
+        product = juice.multiply(leaf, *[built[c] for c in children[v]])
         built[v] = juice.summate(
-            product, num_nodes=3 if v else 1, parameterization=kind if v else None
+            product, num_nodes=2 if v else 1, parameterization=kind if v else None
         )
     return built[0]
 

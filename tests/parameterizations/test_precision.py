@@ -7,7 +7,7 @@ import pytest
 from scaled_cases import BINARY, random_tensors
 
 import jaxjuice as juice
-from jaxjuice.parameterizations import BlockScale, LowRank
+from jaxjuice.parameterizations import LowRank
 from jaxjuice.passes import _fused
 from tests.circuit.test_precision import _algorithms
 
@@ -84,8 +84,8 @@ def test_eight_bits_are_for_flows_alone(mode: str) -> None:
     assert not has_eight_bits(gradient)
 
 
-@pytest.mark.parametrize("kind", (LowRank(2, "sum_exp"), BlockScale(1, 2)), ids=str)
-def test_fused_passes_run_where_nothing_is_scaled(kind, monkeypatch) -> None:
+def test_fused_passes_run_where_nothing_is_scaled(monkeypatch) -> None:
+    kind = LowRank(2, "sum_exp")
     fused = []
     original = _fused.forward
     monkeypatch.setattr(

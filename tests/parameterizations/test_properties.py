@@ -200,6 +200,40 @@ def test_child_values_spread_over_hundreds_of_nats_in_float32(kind) -> None:
         np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=3e-4 * np.abs(wanted).max())
 
 
+@pytest.mark.parametrize("kind", (LowRank(3), LowRank(3, "sum_exp"), BlockScale(1, 1)), ids=str)
+def test_weights_of_0_do_not_hide_other_children_in_float32(kind) -> None:
+    """A child of weight 0 lies 300 nats above those that the node has."""
+    external = juice.distributions.External()
+    leaf = juice.inputs(0, num_nodes=4, dist=external)
+    root = juice.summate(leaf, num_nodes=1, parameterization=kind, params=[[0, 0.5, 0.3, 0.2]])
+    pc = juice.compile(root)
+    rng = np.random.default_rng(0)
+    logs = rng.normal(size=(ROWS, 4)) + np.array([300.0, 0.0, 0.0, 0.0])
+    # The scale lifts it, too.
+    tensors = [t.copy() for t in random_tensors(rng, root, ROWS)[root]]
+    tensors[-1][..., 0] = 200.0
+    params = pc.init(jax.random.key(0), dtype="float32")
+    given = {root: tuple(np.float32(t) for t in tensors)}
+    lls, flows = pc.log_likelihood_and_flows(
+        params,
+        np.zeros((ROWS, 1)),
+        external_log_probs={0: np.float32(logs)},
+        external_params=given,
+    )
+    wanted = oracle.circuit_flows(
+        root,
+        pc.node_params(params),
+        np.zeros((ROWS, 1)),
+        external={leaf: np.float32(logs)},
+        scales=dense_scales(root, given),
+    )
+    assert np.isfinite(lls).all()
+    np.testing.assert_allclose(pc.get_node_flows(flows, root), wanted.sums[root], rtol=1e-4)
+    live = pc.get_node_params(params, root) > 0
+    found = pc.get_node_denominators(flows, root)
+    np.testing.assert_allclose(found[live], wanted.denominators[root][live], rtol=1e-4)
+
+
 @pytest.mark.parametrize("kind", KINDS[:3], ids=str)
 @pytest.mark.parametrize(("propagation", "alpha"), [("MPE", 1.0), ("GeneralLL", 1.7)])
 def test_other_propagations(kind, propagation: str, alpha: float) -> None:
@@ -233,8 +267,11 @@ def test_other_propagations(kind, propagation: str, alpha: float) -> None:
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-10), found, by_hand)
 
 
-@pytest.mark.parametrize("rows", (7, 8))
-@pytest.mark.parametrize("kind", (LowRank(3), LowRank(3, "sum_exp"), BlockScale(2, 1)), ids=str)
+@pytest.mark.parametrize(
+    ("kind", "rows"),
+    [(LowRank(3), 7), (LowRank(3), 8), (LowRank(3, "sum_exp"), 7), (BlockScale(2, 1), 7)],
+    ids=str,
+)
 def test_parts_of_a_batch(kind, rows: int, monkeypatch) -> None:
     """A batch that is taken three samples at a time (the last part filled up) gives the same."""
     root, _ = model(kind)
