@@ -192,7 +192,7 @@ class ScalePlan:
         keys: for every parameterization, which keys (by index) are put end to end, with the number
             of their members.
         reads: for every scaled layer, its parameterization, and int indices `[R, quota * blocks,
-            *index shape]` for each flattened tensor.
+            *index shape]` for each flattened tensor; without R where all steps read the same.
     """
 
     scales: tuple[tuple[LayerScale | None, ...], ...]
@@ -245,10 +245,16 @@ def _plan_layer(layer: SumLayer, offsets: Mapping[SumNodes, tuple[int, ...]]):
         children = units.children[units.child_list]
         children = children.reshape(*nodes.shape[:2], -1)
     first = units.vectors[0]
+    fixed = len(active) > 1 and all((index == index[:1]).all() for index in indices)
     scale = LayerScale(
-        None if active.all() else active, nodes, children, first.num_nodes, first.num_ch_nodes
+        None if active.all() else active,
+        nodes,
+        children,
+        first.num_nodes,
+        first.num_ch_nodes,
+        fixed,
     )
-    return scale, (kind, indices)
+    return scale, (kind, tuple(index[0] for index in indices) if fixed else indices)
 
 
 def _block_nodes(units: ScaledUnits, blocks: int, size: int) -> np.ndarray:
@@ -288,7 +294,7 @@ def _indices(
 
 
 def make_parts(plan: ScalePlan, tensors: Tensors, dtype: Any) -> list[list[Any]]:
-    """The parts of all scaled layers, `[R, quota * blocks, B, ...]`."""
+    """The parts of all scaled layers, `[R, quota * blocks, B, ...]`, some without R."""
     flat: dict[Parameterization, list[Array]] = {}
     for kind, members in plan.keys.items():
         pieces = [
@@ -302,18 +308,19 @@ def make_parts(plan: ScalePlan, tensors: Tensors, dtype: Any) -> list[list[Any]]
     return [
         [
             None
-            if read is None
+            if read is None or scale is None
             else tuple(
-                _take(array, index) for array, index in zip(flat[read[0]], read[1], strict=True)
+                _take(array, index, 1 if scale.fixed else 2)
+                for array, index in zip(flat[read[0]], read[1], strict=True)
             )
-            for read in stage
+            for read, scale in zip(stage, scales, strict=True)
         ]
-        for stage in plan.reads
+        for stage, scales in zip(plan.reads, plan.scales, strict=True)
     ]
 
 
-def _take(array: Array, index: np.ndarray) -> Array:
-    """`array` `[B, F, ...]` at `index` `[R, X, ...]`, in the longest runs: `[R, X, B, ...]`."""
+def _take(array: Array, index: np.ndarray, batch_axis: int) -> Array:
+    """`array` `[B, F, ...]` at `index` in place of F, in the longest runs, the batch moved."""
     batch, size = array.shape[:2]
     flat = index.reshape(-1)
     run = _run_length(flat, size)
@@ -324,7 +331,7 @@ def _take(array: Array, index: np.ndarray) -> Array:
     else:
         taken = whole.at[:, rows].get(mode="promise_in_bounds", wrap_negative_indices=False)
     taken = taken.reshape(batch, *index.shape, *array.shape[2:])
-    return jnp.moveaxis(taken, 0, 2)
+    return jnp.moveaxis(taken, 0, batch_axis)
 
 
 def _run_length(flat: np.ndarray, size: int) -> int:

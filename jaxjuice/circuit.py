@@ -197,7 +197,8 @@ class Circuit(NodeParameters):
         A product is "dense" from 1024 nodes and 2^19 child values (children times samples) on, if
         `propagation` is "LL", and "sparse" otherwise; "MPE" has "maxima" in place of products. The
         mode "auto" takes TF32 for dense products in the pass forward and bf16 for sparse ones. The
-        rule is fixed, because the two differ in their rounding errors.
+        rule is fixed, because the two differ in their rounding errors. Calls with external
+        parameters have other products, which are not told here.
 
         Args:
             batch_size: how many rows a product sees: inside `shard_map`, those of one device.

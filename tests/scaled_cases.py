@@ -80,6 +80,9 @@ def _data(num_vars: int) -> np.ndarray:
 
 STRUCTURES: dict[str, Any] = {
     "tied HMM": lambda kind: juice.structures.HMM(6, 4, 2, block_size=2, parameterization=kind),
+    "HMM with one scale": lambda kind: juice.structures.HMM(
+        5, 4, 2, block_size=2, parameterization=kind
+    ),
     "HMM": lambda kind: juice.structures.HMM(4, 4, 2, False, block_size=2, parameterization=kind),
     "HCLT": lambda kind: juice.structures.HCLT(
         _data(7), 4, input_dist=BINARY, block_size=2, parameterization=kind

@@ -95,9 +95,10 @@ def backward(
             for layer, scale in zip(stage, scales, strict=True)
         ]
 
-        def step(carry, tables, stage=stage, scales=scales):
-            flows, totals = carry
-            totals, of_parts = list(totals), [None] * len(stage)
+        def step(carry, tables, stage=stage, scales=scales, index=index):
+            flows, totals, shared = carry
+            tables = _scaled.bind_fixed(tables, scales, parts, index)
+            totals, shared, of_parts = list(totals), list(shared), [None] * len(stage)
             for place, (layer, scale, table) in reversed(
                 list(enumerate(zip(stage, scales, tables, strict=True)))
             ):
@@ -108,11 +109,20 @@ def backward(
                 flows, totals[place], of_parts[place] = _run_scaled_layer(
                     walk, layer, scale, values, flows, totals[place], table, theta, for_flows
                 )
-            return (flows, totals), of_parts
+                if scale.fixed:
+                    shared[place] = jax.tree.map(jnp.add, shared[place], of_parts[place])
+                    of_parts[place] = None
+            return (flows, totals, shared), of_parts
 
-        totals = ops.match_varying(totals, axes)
-        (flows, totals), of_parts = run_stage(step, (flows, totals), inputs, reverse=True)
-        parts_out.insert(0, of_parts)
+        shared = [
+            jax.tree.map(jnp.zeros_like, parts[index][place])
+            if scale is not None and scale.fixed
+            else None
+            for place, scale in enumerate(scales)
+        ]
+        carry = flows, *ops.match_varying((totals, shared), axes)
+        (flows, totals, shared), of_parts = run_stage(step, carry, inputs, reverse=True)
+        parts_out.insert(0, [a if b is None else b for a, b in zip(of_parts, shared, strict=True)])
         for layer, total in zip(stage, totals, strict=True):
             if total is not None:
                 gradients.add_scaled(layer, total)

@@ -76,8 +76,8 @@ def forward(
         scales = walk.layer_scales(index)
         _scaled.add_inputs(inputs, scales, parts, index)
 
-        def step(values: Values, tables, stage=stage, scales=scales):
-            kept = []
+        def step(values: Values, tables, stage=stage, scales=scales, index=index):
+            tables, kept = _scaled.bind_fixed(tables, scales, parts, index), []
             for layer, scale, table in zip(stage, scales, tables, strict=True):
                 theta = layer_weights(layer, table, weights[layer.weights.group])
                 run = _run_layer if scale is None else partial(_run_scaled_layer, scale)

@@ -1,8 +1,9 @@
 """Layers whose weights tensors of a call scale: what their steps read, and what they sum up.
 
 Their parts (`Parameterization.unit_indices`) come as one array for each layer, `[R, quota * blocks,
-B, ...]`, and gradients go back in the same form. The statistics plus and minus are summed inside
-the loops: kept apart for every step, they would be as large as the parameters times the steps.
+B, ...]` (without R where all steps read the same), and gradients go back in the same form. The
+statistics plus and minus are summed inside the loops: kept apart for every step, they would be as
+large as the parameters times the steps.
 """
 
 from collections.abc import Sequence
@@ -46,9 +47,25 @@ def add_inputs(
             continue
         tables = {"active": scale.active, "nodes": scale.nodes, "children_of": scale.children}
         inputs[place]["scale"] = {
-            "parts": parts[stage][place],
-            **{name: jnp.asarray(x) for name, x in tables.items() if x is not None},
+            name: jnp.asarray(x) for name, x in tables.items() if x is not None
         }
+        if not scale.fixed:
+            inputs[place]["scale"]["parts"] = parts[stage][place]
+
+
+def bind_fixed(
+    tables: list[dict[str, Any]],
+    scales: Sequence[LayerScale | None],
+    parts: Parts,
+    stage: int,
+) -> list[dict[str, Any]]:
+    """The tables of one step, with the parts that all steps share."""
+    return [
+        {**table, "scale": {**table["scale"], "parts": parts[stage][place]}}
+        if scale is not None and scale.fixed
+        else table
+        for place, (scale, table) in enumerate(zip(scales, tables, strict=True))
+    ]
 
 
 def forward(

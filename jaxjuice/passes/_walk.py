@@ -27,6 +27,8 @@ class LayerScale:
         children: int32 `[R, quota * blocks, N]`, its children; None where the parameterization does
             not read them.
         num_nodes, num_ch_nodes: of the vectors, which are of one size where that matters.
+        fixed: whether all steps read the same parts, which then come without a leading axis R:
+            tied copies that share tensors do not multiply them.
     """
 
     active: np.ndarray | None
@@ -34,6 +36,7 @@ class LayerScale:
     children: np.ndarray | None
     num_nodes: int
     num_ch_nodes: int
+    fixed: bool
 
 
 @dataclass(frozen=True)

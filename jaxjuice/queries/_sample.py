@@ -17,7 +17,7 @@ from jaxjuice._parameters import Params, params_dtype
 from jaxjuice.circuit import Circuit
 from jaxjuice.compiler import SumLayer
 from jaxjuice.passes import LayerScale, Walk
-from jaxjuice.passes._scaled import add_inputs, row_log_scale
+from jaxjuice.passes._scaled import add_inputs, bind_fixed, row_log_scale
 from jaxjuice.passes._walk import layer_inputs, layer_weights, leaf_tables, run_stage
 
 # A choice is stored in the slot of each element, as the index of the chosen node in it, or this.
@@ -83,7 +83,15 @@ def _sample(
             table["step"] = jnp.arange(stage[0].num_steps)
         stage_key = jax.random.fold_in(walk_key, index)
 
-        def step(choices, tables, stage=stage, stage_key=stage_key, scales=scales):
+        def step(
+            choices,
+            tables,
+            stage=stage,
+            stage_key=stage_key,
+            scales=scales,
+            forward_index=forward_index,
+        ):
+            tables = bind_fixed(tables, scales, parts, forward_index)
             for place, (layer, table) in reversed(list(enumerate(zip(stage, tables, strict=True)))):
                 theta = layer_weights(layer, table, weights[layer.weights.group])
                 step_key = jax.random.fold_in(jax.random.fold_in(stage_key, place), table["step"])

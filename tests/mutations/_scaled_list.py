@@ -95,7 +95,8 @@ SCALED = [
     ),
     Mutation(
         "all parameterizations share layers", "compiler/_scaled.py",
-        "return parameterization, parameterization.layer_key(", "return None and (", _in(_CALLS, "layers_are_of_one"),
+        "return parameterization, parameterization.layer_key(", "return None and (",
+        _in(_CALLS, "layers_are_of_one"),
     ),
     Mutation(
         "closed edges lose their weight", _STEP,

@@ -12,6 +12,11 @@ from jaxjuice.parameterizations import BlockScale, LowRank
 SEEDS = (0, 2, 3, 5, 12, 17, 29, 38, 51, 57, 67, 70, 74, 89, 91, 107, 113)
 KINDS = {
     "tied HMM": (LowRank(5), LowRank(16, "sum_exp")),
+    "HMM with one scale": (
+        LowRank(5, tie_external=True),
+        LowRank(2, "sum_exp", tie_external=True),
+        BlockScale(2, 1, tie_external=True),
+    ),
     "HMM": (LowRank(64, "sum_exp"), BlockScale(1, 1)),
     "HCLT": (LowRank(2), BlockScale(2, 1)),
     "PD": (LowRank(16),),

@@ -12,6 +12,7 @@ from scaled_cases import FAST_COMPILE, dense_scales, random_tensors, scaled_vect
 
 import jaxjuice as juice
 from jaxjuice import parameterizations
+from jaxjuice._external_params import make_parts, plan_of
 from jaxjuice.parameterizations import BlockScale, LowRank, Parameterization
 
 LENGTH, ROWS = 4, 6
@@ -149,6 +150,11 @@ def test_tied_copies_share_tensors_and_sum_gradients() -> None:
     for index in range(2):
         total = sum(by_copy[ns][index] for ns in copies)
         np.testing.assert_allclose(gradient[source][index], total, rtol=1e-4, atol=1e-5)
+    # The tensors are not multiplied by the steps that read them.
+    (scales,) = {scale for stage in plan_of(pc, (source,)).scales for scale in stage if scale}
+    parts = make_parts(plan_of(pc, (source,)), (shared[source],), jnp.float32)
+    assert scales.fixed
+    assert [p.size for p in parts[0][0]] == [t.size for t in shared[source]]
     # A copy stands for its source.
     copy = next(ns for ns in scaled_vectors(root) if ns.is_tied)
     same = pc.log_likelihood(params, data(), external_params={copy: shared[source]})
