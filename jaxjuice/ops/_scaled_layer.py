@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from jaxjuice.ops._precision import dot
-from jaxjuice.ops._samples import map_samples
+from jaxjuice.ops._samples import map_samples, sum_samples
 from jaxjuice.ops._slots import match_varying, varying_axes
 from jaxjuice.ops._sum_layer import Propagation
 
@@ -190,7 +190,7 @@ class _Layer:
             finite = jnp.where(log_n > -jnp.inf, log_n, jnp.zeros_like(log_n))
             share = jnp.exp(alpha * (terms - finite[..., None]))
         flows = f[..., None] * share  # [X, B, M, N]
-        counts = flows.sum(1)
+        counts = sum_samples(flows)
         theta = self.weights.reshape(counts.shape)
         safe = jnp.where(theta > 0, theta, jnp.ones_like(theta))
         plus = jnp.where(theta > 0, counts / safe, jnp.zeros_like(counts))
@@ -223,30 +223,30 @@ class _Layer:
 
     def _log_sum(self, terms: Array, weights: Array) -> Array:
         """log sum_j theta_j exp(terms_j) `[X, B, M]`."""
-        p, shift = self._exponentials(terms, weights)
         if weights.shape[2] == 1:
-            s = (p * weights[:, None, :, 0]).sum(-1)[..., None]
-        else:
-            s = self._dot(p, weights, (3, 3), "forward").swapaxes(1, 2)
+            terms = terms + jnp.log(weights)[:, None, :, 0]
+            shift = _shift(terms, 3)
+            return jnp.log(jnp.exp(terms - shift[..., None]).sum(-1)) + shift
+        p, shift = self._exponentials(terms, weights)
+        s = self._dot(p, weights, (3, 3), "forward").swapaxes(1, 2)
         return (jnp.log(s) + shift[..., None]).reshape(*terms.shape[:2], self.nodes)
 
     def _shares(
         self, terms: Array, weights: Array, f: Array, log_sum: Array
     ) -> tuple[Array, Array]:
         """f theta exp(terms) / sum, over the nodes of a row; and that over theta, over samples."""
+        # Exponents above the largest belong to weights of 0; where f is 0 the sum may be, too.
+        log_sum = jnp.where(f != 0, log_sum, jnp.zeros_like(log_sum))
+        largest = jnp.asarray(LARGEST_RATIO, terms.dtype)
+        if weights.shape[2] == 1:
+            q = f[..., None] * jnp.exp(jnp.minimum(terms - log_sum[..., None], largest))
+            return q * weights[:, None, :, 0], sum_samples(q)
         p, shift = self._exponentials(terms, weights)
         by_row = (*f.shape[:2], self.rows, self.nodes // self.rows)
-        ratio = shift[..., None] - log_sum.reshape(by_row)
-        f = f.reshape(by_row)
-        # Z may be 0 where f is: there the ratio is infinite.
-        ratio = jnp.minimum(ratio, jnp.asarray(LARGEST_RATIO, ratio.dtype))
-        q = jnp.where(f != 0, f * jnp.exp(ratio), jnp.zeros_like(f))  # [X, B, rows, m]
-        if weights.shape[2] == 1:
-            flows = p * (q * weights[:, None, :, 0])
-            total = (p * q).sum(1)
-        else:
-            flows = p * self._dot(q, weights, (3, 2), "backward").swapaxes(1, 2)
-            total = self._dot(q, p, (1, 1), "backward")  # [X, rows, m, N]
+        ratio = jnp.minimum(shift[..., None] - log_sum.reshape(by_row), largest)
+        q = f.reshape(by_row) * jnp.exp(ratio)  # [X, B, rows, m]
+        flows = p * self._dot(q, weights, (3, 2), "backward").swapaxes(1, 2)
+        total = self._dot(q, p, (1, 1), "backward")  # [X, rows, m, N]
         return flows, total.reshape(total.shape[0], self.nodes, -1)
 
     def _dot(self, a: Array, b: Array, contract: tuple[int, int], role) -> Array:

@@ -31,8 +31,8 @@ SCALED = [
     ),
     Mutation(
         "weights of 0 overflow", _LAYER,
-        "jnp.exp(jnp.minimum(terms - shift[..., None], largest))",
-        "jnp.exp(terms - shift[..., None])", _in(_PROPERTIES, "do_not_hide and BlockScale"),
+        "jnp.exp(jnp.minimum(terms - log_sum[..., None], largest))",
+        "jnp.exp(terms - log_sum[..., None])", _in(_PROPERTIES, "do_not_hide and exp_sum"),
     ),
     Mutation(
         "the gradient of scales forgets Z", _LAYER,

@@ -200,12 +200,13 @@ def test_child_values_spread_over_hundreds_of_nats_in_float32(kind) -> None:
         np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=3e-4 * np.abs(wanted).max())
 
 
-@pytest.mark.parametrize("kind", (LowRank(3), LowRank(3, "sum_exp"), BlockScale(1, 1)), ids=str)
+@pytest.mark.parametrize("kind", (LowRank(3), LowRank(3, "sum_exp"), BlockScale(2, 1)), ids=str)
 def test_weights_of_0_do_not_hide_other_children_in_float32(kind) -> None:
-    """A child of weight 0 lies 300 nats above those that the node has."""
+    """A child of weight 0 lies 300 nats above those that the nodes have."""
     external = juice.distributions.External()
     leaf = juice.inputs(0, num_nodes=4, dist=external)
-    root = juice.summate(leaf, num_nodes=1, parameterization=kind, params=[[0, 0.5, 0.3, 0.2]])
+    weights = [[0, 0.5, 0.3, 0.2], [0, 0.1, 0.8, 0.1]]
+    root = juice.summate(leaf, num_nodes=2, block_size=2, parameterization=kind, params=weights)
     pc = juice.compile(root)
     rng = np.random.default_rng(0)
     logs = rng.normal(size=(ROWS, 4)) + np.array([300.0, 0.0, 0.0, 0.0])
