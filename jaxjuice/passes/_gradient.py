@@ -147,7 +147,6 @@ def root_values(walk: Walk, weights: dict[str, Array], leaves: Leaves, parts: Pa
 
 
 def root_values_and_flows(
-def root_values_and_flows(
     walk: Walk, weights: dict[str, Array], leaves: Leaves, root_flows: Array, parts: Parts = ()
 ) -> tuple[Array, dict[str, Array], dict[str, Statistics], list[Array | LookupFlows]]:
     """The same with flows, for root flows `[B, num_roots]`.

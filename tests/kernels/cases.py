@@ -14,8 +14,8 @@ from jaxjuice.ops import kernels
 
 LOWEST = -1e30
 STEPS, STEP = 3, 1
-# The largest relative errors of single products in a mode: two roundings to 8 bits; three numbers of
-# 2^-16 that three products leave out; of float32 ones, rounding.
+# The largest relative errors of single products in a mode: two roundings to 8 bits; what three
+# products leave out, thrice 2^-16; of float32 ones, rounding.
 _ERROR = {"bf16": 8e-3, "tf32": 1e-3, "bf16x3": 5e-5, "fp32": 3e-6}
 
 
