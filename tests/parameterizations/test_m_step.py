@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import oracle
 import pytest
 from scaled_cases import FAST_COMPILE, random_tensors, scaled_vectors
 
@@ -231,6 +232,21 @@ def test_w_of_node_flows_is_the_plain_m_step() -> None:
                 options = {"step_size": step_size, "pseudocount": 0.1}
                 found.append(juice.optim.m_step(circuit, params, flows, **options))
             assert _distance(*found) < 1e-15
+
+
+@pytest.mark.parametrize("kind", KINDS[1:], ids=str)
+def test_top_down_flows_are_of_the_shared_weights(kind) -> None:
+    """Anemone's anchor: F+ = TD theta and W = TD, the visits of each node."""
+    root = _hmm(kind)
+    pc = juice.compile(root)
+    with jax.enable_x64(True):
+        params = pc.init(jax.random.key(0), dtype=jnp.float64)
+        flows = pc.top_down_flows(params)
+        expected = oracle.root_to_leaf_flows(root, pc.node_params(params))
+        for ns in scaled_vectors(root):
+            source, w = ns.get_source(), pc.get_node_denominators(flows, ns)
+            np.testing.assert_allclose(w, expected.denominators[source], atol=1e-13)
+            np.testing.assert_allclose(pc.get_node_flows(flows, ns), expected.sums[source])
 
 
 @pytest.mark.parametrize("make", ("mini_batch_em", "full_batch_em", "anemone"))
