@@ -6,6 +6,7 @@ from jaxjuice import (
     distributions as distributions,
     io as io,
     optim as optim,
+    parameterizations as parameterizations,
     queries as queries,
     structures as structures,
     training as training,

@@ -46,6 +46,25 @@ class NodeParameters:
         name, row = self._leaf_row(ns)
         return _leaf_value(flows.inputs[name], row)
 
+    def get_node_denominators(self, flows: Flows, ns: SumNodes) -> np.ndarray:
+        """The statistic W of one sum vector (see `Flows`), `[E, block_size, ch_block_size]`.
+
+        Raises:
+            ParameterError: if flows hold none for it: it has no parameterization, or one without
+                `apply_z_correction`.
+        """
+        rows = _sum_rows(self.program, ns)
+        if rows[0].group not in flows.denominators:
+            raise ParameterError(
+                f"get_node_denominators: flows hold no denominators of {ns!r}, whose "
+                f"parameterization is {ns.parameterization!r}."
+            )
+        groups = {}
+        for name in {row.group for row in rows}:
+            shared = flows.sums[name].shape[-1] // flows.denominators[name].shape[-1]
+            groups[name] = np.repeat(np.asarray(flows.denominators[name]), shared, axis=-1)
+        return _sum_value(self.program, groups, ns)
+
     def set_node_params(self, params: Params, ns: CircuitNodes, value: Any) -> Params:
         """New parameters in which one node vector (and its tied copies) has others.
 

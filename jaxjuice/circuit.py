@@ -1,6 +1,6 @@
 """`Circuit`: a DAG of nodes as pure functions of parameters and data."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -19,12 +19,20 @@ from jaxjuice._batch import (
     validate_values,
 )
 from jaxjuice._errors import DataError
-from jaxjuice._flows import Flows
+from jaxjuice._external_params import (
+    External,
+    ScalePlan,
+    check_external,
+    check_group,
+    make_parts,
+    plan_of,
+)
+from jaxjuice._flows import Flows, sum_flows
 from jaxjuice._leaves import add_expected, leaf_values, statistics
 from jaxjuice._parameters import NodeParameters, Params, check_params, init_params, params_dtype
 from jaxjuice.compiler import LeafLayer, Program, SumGroup, build_program
 from jaxjuice.distributions import Distribution, LeafGroup
-from jaxjuice.nodes import CircuitNodes
+from jaxjuice.nodes import CircuitNodes, SumNodes
 from jaxjuice.ops import kernels
 from jaxjuice.passes import (
     Plan,
@@ -77,17 +85,25 @@ class Circuit(NodeParameters):
         program: what the compiler made of it.
         precision: the mode of the products of its sum layers.
         implementation: "auto", "triton" or "xla"; see `compile`.
+        external_params_groups: by name, the node vectors whose external parameters come together.
     """
 
     def __init__(
-        self, root: CircuitNodes, program: Program, precision: str, implementation: str = "auto"
+        self,
+        root: CircuitNodes,
+        program: Program,
+        precision: str,
+        implementation: str = "auto",
+        external_params_groups: Mapping[str, tuple[SumNodes, ...]] | None = None,
     ):
         self.root = root
         self.program = program
         self.precision = precision
         self.implementation = implementation
         self.input_groups = {leaf.name: _input_group(leaf) for leaf in program.leaves}
+        self.external_params_groups = dict(external_params_groups or {})
         self._variants: dict[str, Circuit] = {precision: self}
+        self._scale_plans: dict[tuple, ScalePlan] = {}
 
     # What it is -----------------------------------------------------------------------------------
 
@@ -140,10 +156,33 @@ class Circuit(NodeParameters):
         """The same circuit in another mode; the same object whenever the mode is the same."""
         mode = ops.canonical_precision(precision)
         if mode not in self._variants:
-            variant = Circuit(self.root, self.program, mode, self.implementation)
+            variant = Circuit(
+                self.root, self.program, mode, self.implementation, self.external_params_groups
+            )
             variant._variants = self._variants
             self._variants[mode] = variant
         return self._variants[mode]
+
+    def register_external_params_group(self, name: str, nodes: Sequence[SumNodes]) -> "Circuit":
+        """A circuit that takes the external parameters of some node vectors as one set of tensors.
+
+        Each tensor of the group is the members' tensors, concatenated along axis 1 in the order of
+        `nodes`: of LowRank, A over the members' nodes and B over their ranks.
+
+        Args:
+            name: the key of the group in `external_params`.
+            nodes: sum vectors of this circuit with equal parameterizations, whose tensors agree in
+                all axes but that one.
+
+        Returns:
+            A new circuit with the same program and parameters, and this group in addition.
+
+        Raises:
+            StructureError: if the name is taken, or the vectors cannot be one group.
+        """
+        members = check_group(self, name, nodes)
+        groups = {**self.external_params_groups, name: members}
+        return Circuit(self.root, self.program, self.precision, self.implementation, groups)
 
     def plan(
         self,
@@ -158,7 +197,8 @@ class Circuit(NodeParameters):
         A product is "dense" from 1024 nodes and 2^19 child values (children times samples) on, if
         `propagation` is "LL", and "sparse" otherwise; "MPE" has "maxima" in place of products. The
         mode "auto" takes TF32 for dense products in the pass forward and bf16 for sparse ones. The
-        rule is fixed, because the two differ in their rounding errors.
+        rule is fixed, because the two differ in their rounding errors. Calls with external
+        parameters have other products, which are not told here.
 
         Args:
             batch_size: how many rows a product sees: inside `shard_map`, those of one device.
@@ -211,6 +251,7 @@ class Circuit(NodeParameters):
         missing_mask: ArrayLike | None = None,
         *,
         external_log_probs: Mapping[Any, ArrayLike] | ArrayLike | None = None,
+        external_params: Mapping[Any, Any] | None = None,
         propagation: str | ops.Propagation = "LL",
         alpha: float = 1.0,
         precision: str | jax.lax.Precision | None = None,
@@ -226,6 +267,10 @@ class Circuit(NodeParameters):
                 it is marginalized, and what `x` holds there does not matter.
             external_log_probs: log-densities of the `External` leaves: `[batch, External variables,
                 num_nodes]`, or a dict from variable (or its input vector) to `[batch, num_nodes]`.
+            external_params: tensors that scale the weights of sum nodes for each sample: a dict
+                from a node vector with a parameterization, or the name of a registered group, to
+                its tensors `[batch, ...]` (one array, or a tuple), float32 or bfloat16. A vector
+                that is left out is a plain sum in this call. See `jaxjuice.parameterizations`.
             propagation: "LL", "MPE" or "GeneralLL"; see `jaxjuice.ops.Propagation`.
             alpha: for "GeneralLL".
             precision: a mode for this call in place of the circuit's.
@@ -237,8 +282,8 @@ class Circuit(NodeParameters):
         Returns:
             `[batch]`, or `[batch, num_roots]` where there are several roots. -inf where a row is
             impossible (see `jaxjuice.ops` for what float32 cannot tell from it). Differentiable in
-            the parameters, the external log-densities, and the values of continuous variables;
-            rows at -inf have gradient 0.
+            the parameters, the external log-densities and parameters, and the values of continuous
+            variables; rows at -inf have gradient 0.
 
         Raises:
             DataError: if shapes or values do not fit the circuit.
@@ -249,8 +294,9 @@ class Circuit(NodeParameters):
         _check_removed(call, removed)
         check_params(call, self, params)
         batch = make_batch(call, self.program, x, missing_mask, external_log_probs, validate)
+        external = check_external(call, self, external_params, batch.x.shape[0])
         walk = self._walk(propagation, alpha, precision)
-        return _log_likelihood(self, walk, params, batch)
+        return _log_likelihood(self, walk, external.keys, params, batch, external.tensors)
 
     __call__ = log_likelihood
 
@@ -262,6 +308,7 @@ class Circuit(NodeParameters):
         weights: ArrayLike | None = None,
         *,
         external_log_probs: Mapping[Any, ArrayLike] | ArrayLike | None = None,
+        external_params: Mapping[Any, Any] | None = None,
         propagation: str | ops.Propagation = "LL",
         alpha: float = 1.0,
         precision: str | jax.lax.Precision | None = None,
@@ -271,8 +318,8 @@ class Circuit(NodeParameters):
         """Log-likelihoods, and the expected counts of the batch: the E-step of EM.
 
         Args:
-            params, x, missing_mask, external_log_probs, propagation, alpha, precision, validate,
-                removed: as in `log_likelihood`.
+            params, x, missing_mask, external_log_probs, external_params, propagation, alpha,
+                precision, validate, removed: as in `log_likelihood`.
             weights: the weight of each sample, `[batch]` or `[batch, num_roots]`; 1 where None.
 
         Returns:
@@ -290,10 +337,13 @@ class Circuit(NodeParameters):
         _check_removed(call, removed)
         check_params(call, self, params)
         batch = make_batch(call, self.program, x, missing_mask, external_log_probs, validate)
+        external = check_external(call, self, external_params, batch.x.shape[0])
         walk = self._walk(propagation, alpha, precision)
         if weights is not None:
             weights = check_weights(call, weights, batch.x.shape[0], self.num_roots, validate)
-        return _log_likelihood_and_flows(self, walk, params, batch, weights)
+        return _log_likelihood_and_flows(
+            self, walk, external.keys, params, batch, external.tensors, weights
+        )
 
     def top_down_flows(self, params: Params) -> Flows:
         """The flows that one sample drawn from the circuit brings on average, of total weight 1."""
@@ -434,18 +484,30 @@ def _weights(params: Params) -> dict[str, Array]:
     return {name: weights.astype(dtype) for name, weights in params["sums"].items()}
 
 
-@partial(jax.jit, static_argnums=(0, 1))
-def _log_likelihood(pc: Circuit, walk: Walk, params: Params, batch: Batch) -> Array:
-    walk = _fused(pc, walk, params, batch)
-    lls = root_values(walk, _weights(params), leaf_values(pc, walk, params, batch))
+def _scaled(
+    pc: Circuit, walk: Walk, external: External, params: Params, batch: Batch
+) -> tuple[Walk, Any]:
+    """The walk of a call, fused only where nothing is scaled, and the parts of scaled layers."""
+    plan = plan_of(pc, external.keys)
+    if plan is None:
+        return _fused(pc, walk, params, batch), ()
+    return replace(walk, scales=plan.scales), make_parts(
+        plan, external.tensors, params_dtype(params)
+    )
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2))
+def _log_likelihood(pc: Circuit, walk: Walk, keys, params: Params, batch: Batch, tensors) -> Array:
+    walk, parts = _scaled(pc, walk, External(keys, tensors), params, batch)
+    lls = root_values(walk, _weights(params), leaf_values(pc, walk, params, batch), parts)
     return lls[:, 0] if pc.num_roots == 1 else lls
 
 
-@partial(jax.jit, static_argnums=(0, 1))
+@partial(jax.jit, static_argnums=(0, 1, 2))
 def _log_likelihood_and_flows(
-    pc: Circuit, walk: Walk, params: Params, batch: Batch, weights: Array | None
+    pc: Circuit, walk: Walk, keys, params: Params, batch: Batch, tensors, weights: Array | None
 ) -> tuple[Array, Flows]:
-    walk = _fused(pc, walk, params, batch)
+    walk, parts = _scaled(pc, walk, External(keys, tensors), params, batch)
     leaves, theta = leaf_values(pc, walk, params, batch), _weights(params)
     shape = (batch.x.shape[0], pc.num_roots)
     if weights is None:
@@ -454,12 +516,13 @@ def _log_likelihood_and_flows(
         weights = weights.astype(params_dtype(params))
         weights = weights[:, None] if weights.ndim == 1 else weights
         root_flows = jnp.broadcast_to(weights, shape)
-    lls, sums, leaf_flows = root_values_and_flows(walk, theta, leaves, root_flows)
+    lls, plain, scaled, leaf_flows = root_values_and_flows(walk, theta, leaves, root_flows, parts)
+    sums, denominators = sum_flows(pc.sum_groups, theta, plain, scaled)
     inputs = {
         leaf.name: statistics(pc, params, leaf, batch, flows)
         for leaf, flows in zip(pc.program.leaves, leaf_flows, strict=True)
     }
-    flows = Flows(sums, inputs, root_flows.sum())
+    flows = Flows(sums, inputs, root_flows.sum(), denominators)
     return (lls[:, 0] if pc.num_roots == 1 else lls), flows
 
 
@@ -468,13 +531,18 @@ def _top_down_flows(pc: Circuit, walk: Walk, params: Params) -> Flows:
     theta = _weights(params)
     totals, leaf_totals = top_down(walk, theta)
     sums = {name: total[..., None] * theta[name] for name, total in totals.items()}
+    denominators = {
+        name: jnp.broadcast_to(totals[name][..., None], group.denominator_shape)
+        for name, group in pc.sum_groups.items()
+        if group.denominator_shape is not None
+    }
     inputs = {
         leaf.name: add_expected(
             pc.input_groups[leaf.name].leaf(params["inputs"][leaf.name]), leaf, None, total
         )
         for leaf, total in zip(pc.program.leaves, leaf_totals, strict=True)
     }
-    return Flows(sums, inputs, jnp.ones((), params_dtype(params)))
+    return Flows(sums, inputs, jnp.ones((), params_dtype(params)), denominators)
 
 
 def _softmax(logits: Array, zero_mask: np.ndarray | None) -> Array:

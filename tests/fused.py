@@ -5,9 +5,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 import jaxjuice as juice
 from jaxjuice.nodes import CircuitNodes, InputNodes, SumNodes
+from jaxjuice.ops.kernels import _parts
 from tests import oracle
 from tests.small_circuits import FAST_COMPILE, initial
 
@@ -84,11 +86,17 @@ def data_of(pc: juice.Circuit, rows: int, seed: int = 0) -> np.ndarray:
     return rng.integers(0, categories, (rows, pc.num_vars))
 
 
+def multiply_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has small units of one block multiply in the kernels, as large ones do."""
+    monkeypatch.setattr(_parts, "_LEAST_SIZE", 2)
+    monkeypatch.setattr(_parts, "_LEAST_BATCH", 1)
+
+
 def check(
     pc: juice.Circuit, x: np.ndarray, missing: Any = None, seed: int = 0, *, gradient: bool = True,
-    weighted: bool = True,
+    weighted: bool = True, alone: bool = False,
 ) -> None:  # fmt: skip
-    """Log-likelihoods, flows and gradients in float32."""
+    """Log-likelihoods, flows and gradients in float32; `alone`: log-likelihoods without flows."""
     rng = np.random.default_rng(seed)
     rows = len(x)
     weights = np.ones((rows, pc.num_roots), np.float32)
@@ -107,6 +115,11 @@ def check(
         np.isneginf(np.reshape(lls, expected.shape)), np.isneginf(expected)
     )
     np.testing.assert_allclose(np.reshape(lls, expected.shape), expected, rtol=2e-6, atol=2e-5)
+    if alone:
+        forward = jax.jit(
+            lambda params, x: pc.log_likelihood(params, x, missing), compiler_options=FAST_COMPILE
+        )
+        np.testing.assert_allclose(forward(params, x), lls, rtol=1e-6, atol=1e-6)
     by_recursion = oracle.circuit_flows(pc.root, values, np.asarray(x), missing, weights)
     for ns in pc.root:
         if isinstance(ns, SumNodes):

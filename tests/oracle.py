@@ -30,10 +30,14 @@ class Flows(NamedTuple):
             and over tied copies.
         nodes: by vector, `[B, num_nodes]`, by the log value of the node. Those of an input are what
             its sufficient statistics are weighted with (missing values included).
+        denominators: by source vector, W `[E, block_size, ch_block_size]`: sum_b f_b g_b / Z_b.
+        scales: by scaled vector, the derivatives by log g, `[B, num_nodes, num_ch_nodes]`.
     """
 
     sums: dict[SumNodes, np.ndarray]
     nodes: dict[CircuitNodes, np.ndarray]
+    denominators: dict[SumNodes, np.ndarray]
+    scales: dict[SumNodes, np.ndarray]
 
 
 # ------------------------------------------------------------------------------------- parameters
@@ -146,6 +150,7 @@ def node_values(
     propagation: str = "LL",
     alpha: float = 1.0,
     external: Mapping[InputNodes, np.ndarray] | None = None,
+    scales: Mapping[SumNodes, np.ndarray] | None = None,
 ) -> dict[CircuitNodes, np.ndarray]:
     """Returns the log value of every node under `root`, by vector: `[B, num_nodes]`.
 
@@ -158,6 +163,8 @@ def node_values(
             (1 / alpha) log sum exp(alpha (log theta + e)).
         alpha: of "GeneralLL".
         external: the log-densities `[B, num_nodes]` of external leaves.
+        scales: log g `[B, num_nodes, num_ch_nodes]` of scaled vectors: in sample b their weights
+            are theta g_b / sum theta g_b.
     """
     x = np.asarray(x)
     missing = np.zeros(x.shape, bool)
@@ -175,17 +182,29 @@ def node_values(
             nodes = ns.child_node_ids()
             values[ns] = sum(values[ch][:, nodes[:, j]] for j, ch in enumerate(ns.chs))
         elif isinstance(ns, SumNodes):
-            terms = edge_terms(ns, params, values)
+            terms = edge_terms(ns, params, values, scales)
             values[ns] = _combine(terms, propagation, alpha)
     return values
 
 
-def edge_terms(ns: SumNodes, params: Params, values: Mapping) -> np.ndarray:
-    """Returns log theta[i, c] + e[b, c] as `[B, num_nodes, num_ch_nodes]`."""
-    with np.errstate(divide="ignore"):
-        log_theta = np.log(dense_weights(ns, params[ns.get_source()]))
+def edge_terms(
+    ns: SumNodes, params: Params, values: Mapping, scales: Mapping | None = None
+) -> np.ndarray:
+    """Returns log theta_b[i, c] + e[b, c] as `[B, num_nodes, num_ch_nodes]`."""
     e = np.concatenate([values[ch] for ch in ns.chs], axis=1)
-    return log_theta[None] + e[:, None, :]
+    return log_weights(ns, params, scales) + e[:, None, :]
+
+
+def log_weights(ns: SumNodes, params: Params, scales: Mapping | None = None) -> np.ndarray:
+    """Returns log theta_b `[B or 1, num_nodes, num_ch_nodes]`, -inf where there is no edge."""
+    with np.errstate(divide="ignore"):
+        log_theta = np.log(dense_weights(ns, params[ns.get_source()]))[None]
+    if scales is None or ns not in scales:
+        return log_theta
+    log_product = np.where(np.isneginf(log_theta), -np.inf, log_theta + scales[ns])
+    log_z = special.logsumexp(log_product, axis=2, keepdims=True)
+    closed = np.isneginf(log_z)
+    return np.where(closed, -np.inf, log_product - np.where(closed, 0.0, log_z))
 
 
 def _combine(terms: np.ndarray, propagation: str, alpha: float) -> np.ndarray:
@@ -217,6 +236,7 @@ def circuit_flows(
     propagation: str = "LL",
     alpha: float = 1.0,
     external: Mapping[InputNodes, np.ndarray] | None = None,
+    scales: Mapping[SumNodes, np.ndarray] | None = None,
 ) -> Flows:
     """Returns the flows of every edge and node, from the derivative of each vector by its children.
 
@@ -229,13 +249,15 @@ def circuit_flows(
             1.
         (The others are those of `node_values`.)
     """
-    values = node_values(root, params, x, missing_mask, propagation, alpha, external)
+    values = node_values(root, params, x, missing_mask, propagation, alpha, external, scales)
     flows: dict[CircuitNodes, np.ndarray] = {
         ns: np.zeros(value.shape) for ns, value in values.items()
     }
     w = np.ones(len(x)) if weights is None else np.asarray(weights, dtype=np.float64)
     flows[root] += w[:, None] if w.ndim == 1 else w
     sums: dict[SumNodes, np.ndarray] = {}
+    denominators: dict[SumNodes, np.ndarray] = {}
+    of_scales: dict[SumNodes, np.ndarray] = {}
     for ns in reversed(list(root)):
         if isinstance(ns, ProductNodes):
             nodes = ns.child_node_ids()
@@ -243,17 +265,25 @@ def circuit_flows(
                 np.add.at(flows[ch], (slice(None), nodes[:, j]), flows[ns])
         elif isinstance(ns, SumNodes):
             edge_flows = flows[ns][:, :, None] * _shares(
-                edge_terms(ns, params, values), values[ns], propagation, alpha
+                edge_terms(ns, params, values, scales), values[ns], propagation, alpha
             )
+            f = np.where(np.isneginf(values[ns]), 0.0, flows[ns])
+            effective = np.exp(log_weights(ns, params, scales))
+            theta = dense_weights(ns, params[ns.get_source()])
+            ratio = np.divide(effective, theta, out=np.zeros(effective.shape), where=theta > 0)
+            denominator = edge_layout(ns, np.einsum("bi,bic->ic", f, ratio + 0 * f[:, :, None]))
+            if scales is not None and ns in scales:
+                of_scales[ns] = edge_flows - f[:, :, None] * effective
             by_edge = edge_layout(ns, edge_flows.sum(axis=0))
             source = ns.get_source()
             sums[source] = sums.get(source, 0.0) + by_edge
+            denominators[source] = denominators.get(source, 0.0) + denominator
             start = 0
             for ch in ns.chs:
                 stop = start + ch.num_nodes
                 flows[ch] += edge_flows[:, :, start:stop].sum(axis=1)
                 start = stop
-    return Flows(sums, flows)
+    return Flows(sums, flows, denominators, of_scales)
 
 
 def _shares(terms: np.ndarray, values: np.ndarray, propagation: str, alpha: float) -> np.ndarray:
@@ -300,3 +330,52 @@ def completions(row: np.ndarray, missing: np.ndarray, num_cats: Sequence[int]) -
     """Returns all assignments that agree with `row` where it is not missing."""
     choices = [range(c) if gone else [v] for v, gone, c in zip(row, missing, num_cats, strict=True)]
     return np.array(list(itertools.product(*choices)), dtype=np.int64)
+
+
+# ------------------------------------------------------------------------------ per-sample scales
+
+
+def log_scale(ns: SumNodes, tensors: Sequence[np.ndarray]) -> np.ndarray:
+    """Returns log g `[B, num_nodes, num_ch_nodes]`, written out from the definitions.
+
+    LowRank: sum_r A_ir B_rj, or log sum_r exp(A_ir + B_rj). BlockScale: the gate of each pair.
+    """
+    kind: Any = ns.parameterization
+    tensors = [np.asarray(tensor, np.float64) for tensor in tensors]
+    shape = (len(tensors[0]), ns.num_nodes, ns.num_ch_nodes)
+    out = np.zeros(shape)
+    for b, i in np.ndindex(*shape[:2]):
+        if type(kind).__name__ == "BlockScale":
+            row = i // (kind.block_size or ns.block_size)
+            out[b, i] = np.repeat(tensors[0][b, row], kind.ch_block_size or ns.ch_block_size)
+        elif kind.form == "exp_sum":
+            with np.errstate(invalid="ignore"):
+                terms = tensors[0][b, i][:, None] * tensors[1][b]
+            out[b, i] = np.where(np.isnan(terms), 0.0, terms).sum(axis=0)  # -inf times 0
+        else:
+            out[b, i] = special.logsumexp(tensors[0][b, i][:, None] + tensors[1][b], axis=0)
+    return out
+
+
+def tensor_gradients(
+    ns: SumNodes, tensors: Sequence[np.ndarray], by_scale: np.ndarray
+) -> tuple[np.ndarray, ...]:
+    """Returns d LL / d tensors from d LL / d log g, `[B, num_nodes, num_ch_nodes]`."""
+    kind: Any = ns.parameterization
+    tensors = [np.asarray(tensor, np.float64) for tensor in tensors]
+    if type(kind).__name__ == "BlockScale":
+        batch, rows, columns = tensors[0].shape
+        blocks = by_scale.reshape(batch, rows, ns.num_nodes // rows, columns, -1)
+        return (blocks.sum(axis=(2, 4)),)
+    a, b = tensors
+    if kind.form == "exp_sum":
+        # An infinite factor has no gradient, and gives none to its partners.
+        finite_a, finite_b = (np.where(np.isinf(t), 0.0, t) for t in (a, b))
+        by_a = np.einsum("bij,brj->bir", by_scale, finite_b)
+        by_b = np.einsum("bir,bij->brj", finite_a, by_scale)
+        return np.where(np.isinf(a), 0.0, by_a), np.where(np.isinf(b), 0.0, by_b)
+    log_g = log_scale(ns, tensors)[:, :, None]
+    open_pair = np.where(np.isneginf(log_g), 0.0, log_g)
+    share = np.exp(a[:, :, :, None] + b[:, None] - open_pair)
+    terms = share * by_scale[:, :, None]  # [B, i, r, j]
+    return terms.sum(axis=3), terms.sum(axis=1)

@@ -49,6 +49,7 @@ class Options:
     zero_weights: bool = False
     zero_masks: bool = False
     set_params: bool = True
+    parameterizations: Sequence[Any] = ()
 
 
 def random_circuit(rng: np.random.Generator, **options: Any) -> SumNodes:
@@ -70,6 +71,7 @@ def random_circuit(rng: np.random.Generator, **options: Any) -> SumNodes:
             zero_weights: whether some weights and probabilities are 0.
             zero_masks: whether some sums carry a zero_param_mask.
             set_params: whether to set parameters.
+            parameterizations: of sums, to draw from for three of four; empty for none.
     """
     builder = _Builder(rng, Options(**options))
     root = builder.root()
@@ -323,12 +325,20 @@ class _Builder:
                 return ns
         blocks, size = (num_nodes, 1) if num_nodes else self._sizes()
         ns = summate(
-            chs, num_node_blocks=blocks, block_size=size, edge_ids=self._sum_edges(chs, blocks)
+            chs,
+            num_node_blocks=blocks,
+            block_size=size,
+            edge_ids=self._sum_edges(chs, blocks),
+            parameterization=self._parameterization(),
         )
         if self.options.zero_masks and self._chance(0.5):
             self._mask(ns)
         self.sums.append(ns)
         return ns
+
+    def _parameterization(self) -> Any:
+        kinds = self.options.parameterizations
+        return self._pick(kinds) if kinds and self._chance(0.75) else None
 
     def _sum_edges(self, chs: list[CircuitNodes], num_node_blocks: int) -> Any:
         if not self.options.block_sparse or self._chance(0.4):

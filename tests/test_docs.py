@@ -20,7 +20,8 @@ def documented() -> set[str]:
 
 @pytest.mark.parametrize(
     "package",
-    ["structures", "distributions", "nodes", "optim", "training", "queries", "nn", "io", "data"],
+    ["structures", "distributions", "nodes", "parameterizations", "optim", "training"]
+    + ["queries", "nn", "io", "data"],
 )
 def test_every_public_name_has_an_entry(package: str) -> None:
     module = importlib.import_module(f"jaxjuice.{package}")

@@ -9,6 +9,7 @@ from jaxjuice.compiler._program import (
     LeafLayer as LeafLayer,
     Program as Program,
     Root as Root,
+    ScaledUnits as ScaledUnits,
     SlotTable as SlotTable,
     SumGroup as SumGroup,
     SumLayer as SumLayer,

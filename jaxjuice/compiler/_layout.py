@@ -14,6 +14,7 @@ from jaxjuice.compiler._program import (
     SumRow,
     WeightRows,
 )
+from jaxjuice.compiler._scaled import scale_key, scaled_units, sum_vector
 from jaxjuice.compiler._schedule import Stage, schedule
 from jaxjuice.compiler._units import SumUnit, Unit, UnitTable
 from jaxjuice.nodes import CircuitNodes, InputNodes, SumNodes
@@ -218,7 +219,7 @@ class _Layout:
             read = set(unit.factor_units.ravel().tolist()) - {-1}
             dependencies.append([place[i] for i in sorted(read) if i in place])
             arrays = tuple(sorted({self.units[i].num_nodes for i in read}))
-            key = (*_shape(unit), _arity_class(unit.arity), arrays)
+            key = (*_shape(unit), _arity_class(unit.arity), arrays, scale_key(unit))
             if key not in keys:
                 keys[key] = len(keys)
                 work.append(0.0)
@@ -331,6 +332,7 @@ class _Layout:
             weights=WeightRows(layer.group, layer.kind, layer.rows, layer.real),
             selection=selection,
             selected_by=selected_by,
+            scaled=scaled_units(layer.units, layer.real),
         )
 
     def _child_tables(self, factors, offsets, width: int) -> dict[int, SlotTable]:
@@ -505,7 +507,7 @@ def _sum_group(units: Sequence[SumUnit]) -> SumGroup:
         for row, (unit, given) in enumerate(zip(units, masks, strict=True)):
             if given is not None:
                 mask[row] = weights_from_edges(given, unit.edges)
-    return SumGroup(*shape, zero_mask=mask)
+    return SumGroup(*shape, mask, sum_vector(units[0]).resolved_parameterization())
 
 
 def weights_from_edges(array: np.ndarray, edges: tuple[np.ndarray, ...]) -> np.ndarray:

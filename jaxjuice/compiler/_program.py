@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from jaxjuice.distributions import Distribution
-from jaxjuice.nodes import CircuitNodes, InputNodes
+from jaxjuice.nodes import CircuitNodes, InputNodes, SumNodes
+from jaxjuice.parameterizations import Parameterization
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,6 +48,28 @@ class WeightRows:
 
 
 @dataclass(frozen=True, eq=False)
+class ScaledUnits:
+    """The units of a layer whose weights tensors of a call may scale.
+
+    Attributes:
+        parameterization: theirs, resolved.
+        vectors: the node vectors that they belong to.
+        vector: int32 `[R, quota]`, index of each unit's vector, -1 for padding.
+        first_node: int32 `[R, quota]`, the unit's first node in its vector.
+        children: int32 `[D, num_blocks, num_children]`, distinct lists of the children of each
+            block, in the order in which it reads them, counted over all children of the vector.
+        child_list: int32 `[R, quota]`, which of these lists each unit has.
+    """
+
+    parameterization: Parameterization
+    vectors: tuple[SumNodes, ...]
+    vector: np.ndarray
+    first_node: np.ndarray
+    children: np.ndarray
+    child_list: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
 class SumLayer:
     """Up to `quota` sum units of one shape in every step of a stage.
 
@@ -65,6 +88,7 @@ class SumLayer:
         selected_by: int32 `[R, quota, num_elements, n]`, where in a unit's `selection` (its blocks
             one after the other) an element is; `num_blocks * block_elements` where there are fewer
             than n places. None where `selection` is.
+        scaled: which nodes the units are, where they have a parameterization.
     """
 
     num_blocks: int
@@ -81,6 +105,7 @@ class SumLayer:
     weights: WeightRows
     selection: np.ndarray | None = None
     selected_by: np.ndarray | None = None
+    scaled: ScaledUnits | None = None
 
     @property
     def num_nodes(self) -> int:
@@ -150,6 +175,7 @@ class SumGroup:
     """One array of sum parameters `[num_params, num_blocks, block_nodes, num_children]`.
 
     `zero_mask` (bool, that shape, or None): True where the user forbids a weight.
+    `parameterization`: that of all its nodes, resolved, or None.
     """
 
     num_params: int
@@ -157,6 +183,14 @@ class SumGroup:
     block_nodes: int
     num_children: int
     zero_mask: np.ndarray | None
+    parameterization: Parameterization | None = None
+
+    @property
+    def denominator_shape(self) -> tuple[int, int, int, int] | None:
+        """The shape of the statistic W: one number a scale; None where it is not kept."""
+        if self.parameterization is None or not self.parameterization.apply_z_correction:
+            return None
+        return *self.shape[:3], self.num_children // self.parameterization.children_per_scale
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
@@ -212,10 +246,15 @@ class Program:
             f"{layer.quota} x {layer.num_nodes}",
             f"{blocks}[B, {children}] x [{layer.num_children}, {layer.block_nodes}]",
             str(sum(table.slots.shape[-1] for table in layer.children.values())),
-            f"{layer.weights.group}{tied} {group.num_params} x {int(np.prod(group.shape[1:]))}",
+            f"{layer.weights.group}{tied} {group.num_params} x {int(np.prod(group.shape[1:]))}"
+            f"{_scale_name(layer)}",
             path,
             f"{padded:.0%}" if padded else "",
         )
+
+
+def _scale_name(layer: SumLayer) -> str:
+    return "" if layer.scaled is None else f", {type(layer.scaled.parameterization).__name__}"
 
 
 def align_columns(rows: Sequence[tuple[str, ...]]) -> str:

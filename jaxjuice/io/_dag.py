@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from jaxjuice import distributions
-from jaxjuice._errors import ModelFileError
+from jaxjuice import distributions, parameterizations
+from jaxjuice._errors import ModelFileError, StructureError
 from jaxjuice.nodes import (
     CircuitNodes,
     InputNodes,
@@ -61,10 +61,11 @@ def dag_to_tables(root: CircuitNodes) -> tuple[dict[str, Any], dict[str, np.ndar
     index_of = {ns: index for index, ns in enumerate(vectors)}
     edges = _EdgeTable()
     families: dict[Any, int] = {}
+    kinds: dict[Any, int] = {}
     rows: dict[str, list[int]] = {
         name: []
         for name in ("kind", "num_node_blocks", "block_size", "source", "num_chs", "variable")
-        + ("family", "edges", "sparse_edges")
+        + ("family", "edges", "sparse_edges", "parameterization")
     }
     children: list[int] = []
     arrays: dict[str, np.ndarray] = {}
@@ -77,15 +78,21 @@ def dag_to_tables(root: CircuitNodes) -> tuple[dict[str, Any], dict[str, np.ndar
             "block_size": ns.block_size,
             "source": _NONE if is_holder else holders[index],
             "num_chs": len(ns.chs),
+            "parameterization": _NONE,
         }
+        if isinstance(ns, SumNodes) and ns.parameterization is not None:
+            row["parameterization"] = kinds.setdefault(ns.parameterization, len(kinds))
         for name, value in row.items():
             rows[name].append(value)
         if is_holder:
             arrays |= _own_arrays(ns, index)
     tables = {f"nodes/{name}": np.asarray(column, np.int64) for name, column in rows.items()}
     tables["nodes/chs"] = np.asarray(children, np.int64)
+    if not kinds:
+        del tables["nodes/parameterization"]
     document = {
         "distributions": [_family_config(dist) for dist in families],
+        "parameterizations": [_kind_config(kind) for kind in kinds],
         "smooth": is_smooth(root),
         "decomposable": is_decomposable(root),
     }
@@ -105,6 +112,7 @@ def dag_from_tables(
         ModelFileError: a family is not known here.
     """
     families = [_family_from_config(config) for config in document["distributions"]]
+    kinds = [_kind_from_config(config) for config in document.get("parameterizations", ())]
     columns = {
         name.removeprefix("nodes/"): table.tolist()
         for name, table in tables.items()
@@ -135,7 +143,9 @@ def dag_from_tables(
                     block_size=row["block_size"],
                 )
             elif row["kind"] == _SUM:
-                ns = _build_sum(row, chs, edges, source, tables.get(f"masks/{index}"))
+                kind = row["parameterization"] if kinds else _NONE
+                kind = None if kind == _NONE else kinds[kind]
+                ns = _build_sum(row, chs, edges, source, tables.get(f"masks/{index}"), kind)
             else:
                 raise ValueError(f"node vector {index} is of the unknown kind {row['kind']}")
             vectors.append(ns)
@@ -159,8 +169,6 @@ def _describe(ns: CircuitNodes, edges: _EdgeTable, families: dict[Any, int]) -> 
             row["edges"] = edges.add(ns.edge_ids)
     elif isinstance(ns, SumNodes):
         row["kind"] = _SUM
-        if getattr(ns, "parameterization", None) is not None:
-            raise ModelFileError(f"save(...) cannot write {ns!r}: it has external parameters.")
         if not _is_fully_connected(ns):
             row["edges"] = edges.add(ns.edge_ids)
     else:
@@ -206,6 +214,7 @@ def _build_sum(
     edges: np.ndarray | None,
     source: CircuitNodes | None,
     mask: np.ndarray | None,
+    parameterization: parameterizations.Parameterization | None,
 ) -> SumNodes:
     if source is not None and not isinstance(source, SumNodes):
         raise ValueError("a sum is tied to a vector of another kind")
@@ -218,6 +227,7 @@ def _build_sum(
         edge_ids=edge_ids if source is None else source.edge_ids,
         zero_param_mask=mask if source is None else None,
         source_node=source,
+        parameterization=parameterization,
     )
 
 
@@ -274,6 +284,24 @@ def _family_from_config(config: Mapping[str, Any]) -> Any:
         raise ModelFileError(
             f"holds leaves of the family {config.get('family')!r}, which is not registered here: "
             "import the module that calls jaxjuice.distributions.register for it, then load"
+        ) from error
+
+
+def _kind_config(kind: parameterizations.Parameterization) -> dict[str, Any]:
+    try:
+        return parameterizations.to_config(kind)
+    except StructureError as error:
+        raise ModelFileError(f"save(...) cannot write the parameterization {error}") from error
+
+
+def _kind_from_config(config: Mapping[str, Any]) -> parameterizations.Parameterization:
+    try:
+        return parameterizations.from_config(config)
+    except StructureError as error:
+        raise ModelFileError(
+            f"holds sums with the parameterization {config.get('kind')!r}, which is not known "
+            "here: import the module that calls jaxjuice.parameterizations.register for it, then "
+            "load"
         ) from error
 
 

@@ -109,6 +109,7 @@ def save(
         "dtype": dtype.name,
         "precision": str(pc.precision),
         "metadata": dict(metadata or {}),
+        "external_params_groups": _groups_to_indices(pc),
         **described,
     }
     write_container(path, document, tables)
@@ -141,12 +142,28 @@ def load(path: str | os.PathLike[str], *, dtype: Any = None) -> tuple[Circuit, A
                 f"holds {saved} parameters, and JAX makes no {wanted} arrays now: set "
                 "jax.config.update('jax_enable_x64', True), or load(..., dtype='float32')"
             )
-        pc = compile(dag_from_tables(document, tables)[-1], precision=document["precision"])
+        vectors = dag_from_tables(document, tables)
+        pc = compile(vectors[-1], precision=document["precision"])
+        for group, members in document.get("external_params_groups", {}).items():
+            nodes = [vectors[index] for index in members]
+            pc = pc.register_external_params_group(group, nodes)  # pyright: ignore
         return pc, params_from_tables(pc, tables, wanted)
     except ModelFileError as error:
         raise ModelFileError(f"{name} {error}.") from error
     except (KeyError, ValueError, IndexError, TypeError, AttributeError) as error:
         raise ModelFileError(f"{name} does not describe a circuit: {error}.") from error
+
+
+def _groups_to_indices(pc: Circuit) -> dict[str, list[int]]:
+    """The members of registered groups by their places in post-order."""
+    # A source outside of the circuit stands for its copies, of which the file holds the first.
+    places: dict[Any, int] = {}
+    for index, ns in enumerate(pc.root):
+        places[ns] = index
+        places.setdefault(ns.get_source(), index)
+    return {
+        name: [places[ns] for ns in members] for name, members in pc.external_params_groups.items()
+    }
 
 
 def model_info(path: str | os.PathLike[str]) -> ModelInfo:

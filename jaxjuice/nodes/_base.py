@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 from jaxjuice._errors import StructureError
 from jaxjuice.nodes._scope import Scope
 
+_serial_numbers = itertools.count()
+
 
 class CircuitNodes:
     """A vector of circuit nodes with one scope: a vertex of the DAG that defines a circuit.
 
-    Vectors are compared and hashed by identity. The compiler reads them and never changes them.
+    Vectors are equal only to themselves. They are ordered as they were built, so that a dict with
+    vectors as keys is a pytree for JAX. The compiler reads them and never changes them.
     Build them with `inputs`, `multiply` and `summate`.
 
     Attributes:
@@ -42,6 +46,12 @@ class CircuitNodes:
         self.block_size = block_size
         self.scope = scope
         self.source = None if source is None else source.get_source()
+        self._serial = next(_serial_numbers)
+
+    def __lt__(self, other: object) -> bool:
+        if not isinstance(other, CircuitNodes):
+            return NotImplemented
+        return self._serial < other._serial
 
     @property
     def num_nodes(self) -> int:

@@ -15,6 +15,7 @@ from jaxjuice.nodes._input import InputNodes, check_variable
 from jaxjuice.nodes._product import ProductNodes
 from jaxjuice.nodes._settings import check_block_size, current_block_size
 from jaxjuice.nodes._sum import SumNodes
+from jaxjuice.parameterizations import Parameterization
 
 
 def inputs(
@@ -105,6 +106,7 @@ def summate(
     params: ArrayLike | None = None,
     zero_param_mask: ArrayLike | None = None,
     source_node: SumNodes | None = None,
+    parameterization: Parameterization | None = None,
 ) -> SumNodes:
     """Builds a vector of sum nodes over products or inputs of one scope.
 
@@ -128,10 +130,12 @@ def summate(
             them.
         zero_param_mask: True where the weight is 0 for good; the forms of `params`, boolean.
         source_node: the vector to share parameters with, of the same sizes and edges.
+        parameterization: how tensors of a call scale the weights, one of
+            `jaxjuice.parameterizations`; a tied vector has that of its source.
 
     Raises:
         StructureError: if a child is a sum, scopes differ, a node has no edge, an edge is repeated
-            or out of range, or sizes or source do not fit.
+            or out of range, or sizes, source or parameterization do not fit.
         ParameterError: if parameters or mask do not fit the edges.
     """
     chs = _children("summate", nodes, more_nodes)
@@ -150,6 +154,7 @@ def summate(
         params=params,
         zero_param_mask=zero_param_mask,
         source=source_node,
+        parameterization=parameterization,
         call=call,
     )
 

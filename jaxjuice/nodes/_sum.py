@@ -14,6 +14,7 @@ from jaxjuice.nodes._input import InputNodes
 from jaxjuice.nodes._product import ProductNodes
 from jaxjuice.nodes._scope import Scope
 from jaxjuice.nodes._settings import nonsmooth_allowed
+from jaxjuice.parameterizations import Parameterization
 
 
 class SumNodes(CircuitNodes):
@@ -25,7 +26,8 @@ class SumNodes(CircuitNodes):
             children.
         ch_block_size: nodes a child block: the children's block size, or the greatest common
             divisor of them if they differ.
-        parameterization: how the weights depend on the sample; None for weights that do not.
+        parameterization: how tensors of a call scale the weights; None for weights that no call
+            may scale. Tied vectors have that of their source.
     """
 
     chs: tuple[ProductNodes | InputNodes, ...]
@@ -41,11 +43,11 @@ class SumNodes(CircuitNodes):
         params: ArrayLike | None = None,
         zero_param_mask: ArrayLike | None = None,
         source: SumNodes | None = None,
+        parameterization: Parameterization | None = None,
         call: object = "summate(...)",
     ) -> None:
         scope = _check_children(call, chs)
         self.ch_block_size = math.gcd(*(child.block_size for child in chs))
-        self.parameterization = None
         self._params: np.ndarray | None = None
         self._zero_param_mask: np.ndarray | None = None
         ch_blocks = [child.num_nodes // self.ch_block_size for child in chs]
@@ -58,12 +60,17 @@ class SumNodes(CircuitNodes):
         super().__init__(chs, num_node_blocks, block_size, scope, source)
         if source is not None:
             _check_source(call, self, source.get_source())
+            self.parameterization = _tied_parameterization(
+                call, source.get_source(), parameterization
+            )
             if params is not None or zero_param_mask is not None:
                 raise ParameterError(
                     f"{call}: a tied vector takes its parameters and zero_param_mask from its "
                     f"source {source.get_source()!r}; set them there."
                 )
             return
+        _check_parameterization(call, self, parameterization)
+        self.parameterization = parameterization
         if zero_param_mask is not None:
             self.set_zero_param_mask(zero_param_mask)
         if params is not None:
@@ -81,6 +88,12 @@ class SumNodes(CircuitNodes):
     def num_ch_blocks(self) -> int:
         """How many blocks of `ch_block_size` nodes all children have together."""
         return self.num_ch_nodes // self.ch_block_size
+
+    def resolved_parameterization(self) -> Parameterization | None:
+        """The parameterization with its defaults filled in; None if there is none."""
+        if self.parameterization is None:
+            return None
+        return self.parameterization.resolve(self, self.block_size, self.ch_block_size)
 
     @property
     def params(self) -> np.ndarray | None:
@@ -220,7 +233,8 @@ class SumNodes(CircuitNodes):
             new_chs: as many children, with the same numbers of nodes and block sizes; none to keep
                 the present ones.
             tie_params: whether the copy shares the parameters of this vector (of its source, if it
-                is tied itself) or has its own, which begin as a copy.
+                is tied itself) or has its own, which begin as a copy. Its parameterization is the
+                same in both cases.
 
         Raises:
             StructureError: if the children do not fit.
@@ -231,7 +245,14 @@ class SumNodes(CircuitNodes):
             return SumNodes(
                 chs, self.num_node_blocks, self.block_size, self.edge_ids, source=self, call=call
             )
-        copy = SumNodes(chs, self.num_node_blocks, self.block_size, self.edge_ids, call=call)
+        copy = SumNodes(
+            chs,
+            self.num_node_blocks,
+            self.block_size,
+            self.edge_ids,
+            parameterization=self.parameterization,
+            call=call,
+        )
         source = self.get_source()
         copy._zero_param_mask, copy._params = source._zero_param_mask, source._params
         return copy
@@ -279,3 +300,25 @@ def _check_source(call: object, ns: SumNodes, source: SumNodes) -> None:
             "differ."
         )
     ns.edge_ids = source.edge_ids
+
+
+def _check_parameterization(call: object, ns: SumNodes, parameterization: object) -> None:
+    if parameterization is None:
+        return
+    if not isinstance(parameterization, Parameterization):
+        raise StructureError(
+            f"{call}: parameterization={parameterization!r} is not one of "
+            "jaxjuice.parameterizations."
+        )
+    parameterization.resolve(call, ns.block_size, ns.ch_block_size)
+
+
+def _tied_parameterization(
+    call: object, source: SumNodes, given: Parameterization | None
+) -> Parameterization | None:
+    if given is not None and given != source.parameterization:
+        raise StructureError(
+            f"{call}: a tied vector takes its parameterization from its source {source!r}, which "
+            f"has {source.parameterization!r}, and {given!r} was given."
+        )
+    return source.parameterization

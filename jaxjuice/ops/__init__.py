@@ -7,6 +7,16 @@ from jaxjuice.ops._precision import (
     canonical_precision as canonical_precision,
     dot as dot,
 )
+from jaxjuice.ops._scaled_layer import (
+    ScaledGradients as ScaledGradients,
+    ScaledSums as ScaledSums,
+    scaled_backward as scaled_backward,
+    scaled_forward as scaled_forward,
+)
+from jaxjuice.ops._scaled_mixture import (
+    mixture_backward as mixture_backward,
+    mixture_forward as mixture_forward,
+)
 from jaxjuice.ops._slots import (
     match_varying as match_varying,
     read_runs as read_runs,

@@ -27,8 +27,8 @@ class _Mode(NamedTuple):
 
 
 _MODES = {
-    # The matrix units take float32 operands as TF32 where they lie; for bf16, the large weights of
-    # a dense layer would first have to be converted, in a pass over all of them.
+    # cuBLAS takes float32 operands as TF32 where they lie; for bf16, the large weights of a dense
+    # layer would first have to be converted, in a pass over all of them. PyJuice's rule, too.
     "auto": _Mode(_BF16, _TF32, _TF32),
     "bf16": _Mode(*3 * [_BF16]),
     "tf32": _Mode(*3 * [_TF32]),

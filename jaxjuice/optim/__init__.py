@@ -5,6 +5,7 @@
 
 from jaxjuice.optim._accumulate import AccumulateState as AccumulateState, accumulate as accumulate
 from jaxjuice.optim._anemone import AnemoneState as AnemoneState, anemone as anemone
+from jaxjuice.optim._conditional_m_step import conditional_m_step as conditional_m_step
 from jaxjuice.optim._em import (
     EMState as EMState,
     full_batch_em as full_batch_em,

@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxjuice.optim._conditional_m_step import conditional_m_step
+
 if TYPE_CHECKING:
     from jaxjuice.circuit import Circuit, Flows
 
@@ -77,28 +79,40 @@ def m_step(
 ) -> Params:
     """One M-step of a whole circuit: `sum_m_step` for its sums, `dist.m_step` for its leaves.
 
+    Sums whose flows hold denominators (see `Flows`) take `conditional_m_step`.
+
     Args:
         pc: The circuit.
         params: Its parameters.
         flows: Flows of the data (or expected ones), the same tree of shapes for the sums.
         step_size: Between 0 and 1. Leaves blend their expectation parameters.
         pseudocount: Mass that each node receives, spread evenly over its edges or categories.
-        keep_zero_params: Whether parameters of exactly 0 stay 0.
+        keep_zero_params: Whether parameters of exactly 0 stay 0 (with denominators they do anyway).
 
     Returns:
         New parameters, the tree of `params`.
     """
-    sums = {
-        name: sum_m_step(
+    sums = {}
+    for name, theta in params["sums"].items():
+        zero_mask = pc.sum_groups[name].zero_mask
+        if name in flows.denominators:
+            sums[name] = conditional_m_step(
+                theta,
+                flows.sums[name],
+                flows.denominators[name],
+                step_size=step_size,
+                pseudocount=pseudocount,
+                zero_mask=zero_mask,
+            )
+            continue
+        sums[name] = sum_m_step(
             theta,
             flows.sums[name],
             step_size=step_size,
             pseudocount=pseudocount,
-            zero_mask=pc.sum_groups[name].zero_mask,
+            zero_mask=zero_mask,
             keep_zero_params=keep_zero_params,
         )
-        for name, theta in params["sums"].items()
-    }
     inputs = {}
     for name, leaf_params in params["inputs"].items():
         if not leaf_params:  # families without parameters

@@ -16,5 +16,6 @@ from jaxjuice.passes._plan import (
     describe_path as describe_path,
     make_plan as make_plan,
 )
+from jaxjuice.passes._scaled import Statistics as Statistics
 from jaxjuice.passes._top_down import top_down as top_down
-from jaxjuice.passes._walk import Walk as Walk
+from jaxjuice.passes._walk import LayerScale as LayerScale, Walk as Walk

@@ -7,6 +7,7 @@ a layer: a batch that is sharded over devices is reduced once for every paramete
 """
 
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,9 +16,12 @@ from jax import Array, lax
 
 from jaxjuice import ops
 from jaxjuice.compiler import SumLayer
-from jaxjuice.passes._forward import Saved, Values, block_corrections
+from jaxjuice.ops import Propagation
+from jaxjuice.passes import _scaled
+from jaxjuice.passes._forward import Saved, Values, block_corrections, read_operand
 from jaxjuice.passes._walk import (
     Arrays,
+    LayerScale,
     Walk,
     flat_entries,
     layer_inputs,
@@ -32,24 +36,43 @@ from jaxjuice.passes._walk import (
 )
 
 
+class Gradients(NamedTuple):
+    """What a backward pass brings.
+
+    Attributes:
+        weights: by group, sum_b q p of the layers that ran as plain sums: theta times it are their
+            parameter flows, and it is d LL / d theta.
+        scaled: by group, the statistics of the layers that ran scaled.
+        leaves: flows `[V, B, K]` of each leaf layer.
+        parts: cotangents of the parts of scaled layers.
+    """
+
+    weights: dict[str, Array]
+    scaled: dict[str, _scaled.Statistics]
+    leaves: list[Any]
+    parts: Any
+
+
 def backward(
     walk: Walk,
     weights: dict[str, Array],
+    parts: _scaled.Parts,
     values: Values,
-    saved: Sequence[Sequence[Saved]],
+    saved: Sequence[Sequence[Any]],
     lls: Array,
     root_flows: Array,
-) -> tuple[dict[str, Array], list[Array]]:
+    for_flows: bool = False,
+) -> Gradients:
     """Gradients by hand.
 
     Args:
         walk: the program and its settings.
         weights: sum parameters by group.
+        parts: of the scaled layers, as in `forward`.
         values, saved, lls: what `forward` returned.
         root_flows: `[B, num_roots]`, any sign; counts as 0 where the root is -inf.
-
-    Returns:
-        d LL / d theta by group, and the flows `[V, B, K]` of each leaf layer.
+        for_flows: whether the statistics of scaled layers are for an M-step, and may be less exact
+            than gradients.
     """
     program = walk.program
     # All reads of the values below are reads of one finished array, so none of it is copied.
@@ -57,22 +80,58 @@ def backward(
     root_flows = jnp.where(lls > -jnp.inf, root_flows, jnp.zeros_like(root_flows))
     flows = _with_root(walk, values, root_flows)
     gradients = _Gradients(weights)
-    for stage, kept in reversed(list(zip(program.stages, saved, strict=True))):
+    axes = ops.varying_axes(values, root_flows, parts)
+    parts_out: list[list[Any]] = []
+    for index, (stage, kept) in reversed(list(enumerate(zip(program.stages, saved, strict=True)))):
         inputs = [layer_inputs(layer, weights[layer.weights.group]) for layer in stage]
-        for table, more in zip(inputs, kept, strict=True):
+        scales = walk.layer_scales(index)
+        _scaled.add_inputs(inputs, scales, parts, index)
+        for layer, scale, table, more in zip(stage, scales, inputs, kept, strict=True):
             table["saved"] = more
+            if scale is not None:
+                table["statistic_rows"] = jnp.asarray(layer.weights.rows)
+        totals = [
+            None if scale is None else _scaled.zero_statistics(layer, weights[layer.weights.group])
+            for layer, scale in zip(stage, scales, strict=True)
+        ]
 
-        def step(flows: Arrays, tables, stage=stage):
-            for layer, table in reversed(list(zip(stage, tables, strict=True))):
+        def step(carry, tables, stage=stage, scales=scales, index=index):
+            flows, totals, shared = carry
+            tables = _scaled.bind_fixed(tables, scales, parts, index)
+            totals, shared, of_parts = list(totals), list(shared), [None] * len(stage)
+            for place, (layer, scale, table) in reversed(
+                list(enumerate(zip(stage, scales, tables, strict=True)))
+            ):
                 theta = layer_weights(layer, table, weights[layer.weights.group])
-                flows = _run_layer(walk, layer, values, flows, table, theta)
-            return flows, []
+                if scale is None:
+                    flows = _run_layer(walk, layer, values, flows, table, theta)
+                    continue
+                flows, totals[place], of_parts[place] = _run_scaled_layer(
+                    walk, layer, scale, values, flows, totals[place], table, theta, for_flows
+                )
+                if scale.fixed:
+                    shared[place] = jax.tree.map(jnp.add, shared[place], of_parts[place])
+                    of_parts[place] = None
+            return (flows, totals, shared), of_parts
 
-        flows, _ = run_stage(step, flows, inputs, reverse=True)
+        shared = [
+            jax.tree.map(jnp.zeros_like, parts[index][place])
+            if scale is not None and scale.fixed
+            else None
+            for place, scale in enumerate(scales)
+        ]
+        carry = flows, *ops.match_varying((totals, shared), axes)
+        (flows, totals, shared), of_parts = run_stage(step, carry, inputs, reverse=True)
+        parts_out.insert(0, [a if b is None else b for a, b in zip(of_parts, shared, strict=True)])
+        for layer, total in zip(stage, totals, strict=True):
+            if total is not None:
+                gradients.add_scaled(layer, total)
     # A barrier, or XLA would fuse these reads with the walk's and keep copies of the flows.
     finished = lax.optimization_barrier((values, flows))
-    for stage, kept in zip(program.stages, saved, strict=True):
-        for layer, more in zip(stage, kept, strict=True):
+    for index, (stage, kept) in enumerate(zip(program.stages, saved, strict=True)):
+        for layer, scale, more in zip(stage, walk.layer_scales(index), kept, strict=True):
+            if scale is not None:
+                continue
             for rows, copies in parameter_copies(layer):
                 q, factor = _factors(walk, layer, finished, more, copies.reshape(-1))
                 gradients.add(walk, layer, rows, copies.shape[1], q, factor)
@@ -80,7 +139,9 @@ def backward(
         read_flows(flows, tables, leaf.num_leaves, leaf.num_nodes, leaf.pieces)
         for leaf, tables in zip(program.leaves, leaf_tables(program), strict=True)
     ]
-    return gradients.by_group, leaf_flows
+    return Gradients(
+        gradients.by_group, gradients.scaled, leaf_flows, parts_out if walk.scales else ()
+    )
 
 
 def _with_root(walk: Walk, values: Values, root_flows: Array) -> Arrays:
@@ -117,6 +178,32 @@ def _run_layer(
     return {**flows, w: ops.write_slots(flows[w], update, table["flow_start"])}
 
 
+def _run_scaled_layer(
+    walk: Walk,
+    layer: SumLayer,
+    scale: LayerScale,
+    values: Values,
+    flows: Arrays,
+    total: _scaled.Statistics,
+    table,
+    theta: Array,
+    for_flows: bool,
+) -> tuple[Arrays, _scaled.Statistics, Any]:
+    f = read_flows(flows, table["parents"], layer.quota, layer.num_nodes, layer.pieces)
+    f, flows = lax.optimization_barrier((split_blocks(layer, f), flows))
+    # Child values are read again: kept for all steps, they would take as much room as all values.
+    e, _ = read_operand(Propagation("MPE"), layer, values, table)
+    found = _scaled.backward(walk, layer, scale, table, e, theta, f, for_flows)
+    total = _scaled.add_step(layer, total, found, f, table)
+    element_flows = found.element_flows
+    if layer.shares_elements:
+        element_flows = ops.add_selected(element_flows, table["selected_by"], layer.width)
+    update = split_elements(layer, element_flows)
+    w = layer.width
+    flows = {**flows, w: ops.write_slots(flows[w], update, table["flow_start"])}
+    return flows, total, found.parts
+
+
 def _flow_ratio(
     walk: Walk, layer: SumLayer, v: Array, flows: Arrays, parents, block_shift: Array | None
 ) -> Array:
@@ -134,6 +221,13 @@ class _Gradients:
     def __init__(self, weights: dict[str, Array]):
         self.weights = weights
         self.by_group: dict[str, Array] = {}
+        self.scaled: dict[str, _scaled.Statistics] = {}
+
+    def add_scaled(self, layer: SumLayer, total: _scaled.Statistics) -> None:
+        group = layer.weights.group
+        if group in self.scaled:
+            total = jax.tree.map(jnp.add, self.scaled[group], total)
+        self.scaled[group] = total
 
     def add(
         self, walk: Walk, layer: SumLayer, rows: np.ndarray, copies: int, q: Array, factor: Array

@@ -44,9 +44,9 @@ class FusedSaved(NamedTuple):
     """What one layer keeps, for the backward pass of all its R steps or within one step.
 
     Attributes:
-        p: of XLA's products, `[number, B, N]` in the order of `_kept_rows`, or None if nothing is
-            kept; of the kernels', in parts: `[parts, number, B, N]`, of units of several blocks
-            `[parts, number of elements, B, width]`.
+        p: of XLA's products, `[number, B, N]`, or None if nothing is kept; of the kernels', in
+            parts: `[parts, number, B, N]`, of units of several blocks `[parts, number of elements,
+            B, width]`. In the order of `_kept_rows` if a backward pass follows, else of one step.
         shifts: None; of units of several blocks `[number of elements, B]`.
         block_shifts: None; of units of several blocks `[R, quota, blocks, B]`.
     """
@@ -251,7 +251,10 @@ def _gradient_lists(layer: SumLayer) -> tuple[list[tuple[np.ndarray, np.ndarray]
 
 
 def _kept_rows(layer: SumLayer) -> np.ndarray:
-    """Int32 `[R, quota]`: where p and q of a unit are kept for the gradient; -1 for padding."""
+    """Int32 `[R, quota]`: where p and q of a unit are kept for the gradient.
+
+    -1 for padding, which units of several blocks keep, too.
+    """
     entries = np.arange(layer.num_steps * layer.quota, dtype=np.int32)
     if layer.num_blocks > 1:
         return entries.reshape(layer.num_steps, layer.quota)

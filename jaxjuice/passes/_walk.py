@@ -17,6 +17,28 @@ Arrays = dict[int, Array]  # by width
 Tables = dict[int, tuple[Array, Array | None]]  # by width of the array: slots, offsets
 
 
+@dataclass(frozen=True, eq=False)
+class LayerScale:
+    """Which units of a layer are scaled in a call, where at least one is.
+
+    Attributes:
+        active: bool `[R, quota]`, or None where all are.
+        nodes: int32 `[R, quota * blocks, M]`, the nodes of each block in its vector, and
+        children: int32 `[R, quota * blocks, N]`, its children; None where the parameterization does
+            not read them.
+        num_nodes, num_ch_nodes: of the vectors, which are of one size where that matters.
+        fixed: whether all steps read the same parts, which then come without a leading axis R:
+            tied copies that share tensors do not multiply them.
+    """
+
+    active: np.ndarray | None
+    nodes: np.ndarray | None
+    children: np.ndarray | None
+    num_nodes: int
+    num_ch_nodes: int
+    fixed: bool
+
+
 @dataclass(frozen=True)
 class Walk:
     """A program and how to run it; static. Programs are not compared, but taken as they are.
@@ -28,6 +50,8 @@ class Walk:
         kernels: the implementation of `ops.kernels` that fused passes use, "triton" or "xla"; empty
             for passes that are not fused.
         has_missing: whether values may be missing; of fused passes.
+        scales: for every layer of every stage, what is scaled in it, or None; empty where nothing
+            is.
     """
 
     program: Program
@@ -35,6 +59,11 @@ class Walk:
     precision: str
     kernels: str = ""
     has_missing: bool = True
+    scales: tuple[tuple[LayerScale | None, ...], ...] = ()
+
+    def layer_scales(self, index: int) -> tuple[LayerScale | None, ...]:
+        """Those of the layers of stage `index`."""
+        return self.scales[index] if self.scales else (None,) * len(self.program.stages[index])
 
 
 def layer_inputs(layer: SumLayer, weights: Array) -> dict[str, Any]:

@@ -1,6 +1,9 @@
 """Ancestral sampling: top-down, one child for every sum node that a sample passes through."""
 
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -9,16 +12,26 @@ from jaxtyping import PRNGKeyArray
 
 from jaxjuice import ops
 from jaxjuice._errors import StructureError
-from jaxjuice._parameters import Params
+from jaxjuice._external_params import check_external, make_parts, plan_of
+from jaxjuice._parameters import Params, params_dtype
 from jaxjuice.circuit import Circuit
 from jaxjuice.compiler import SumLayer
+from jaxjuice.passes import LayerScale, Walk
+from jaxjuice.passes._scaled import add_inputs, bind_fixed, row_log_scale
 from jaxjuice.passes._walk import layer_inputs, layer_weights, leaf_tables, run_stage
 
 # A choice is stored in the slot of each element, as the index of the chosen node in it, or this.
 _NONE = -1
 
 
-def sample(pc: Circuit, params: Params, key: PRNGKeyArray, num_samples: int) -> Array:
+def sample(
+    pc: Circuit,
+    params: Params,
+    key: PRNGKeyArray,
+    num_samples: int,
+    *,
+    external_params: Mapping[Any, Any] | None = None,
+) -> Array:
     """Draws independent samples.
 
     Args:
@@ -26,6 +39,8 @@ def sample(pc: Circuit, params: Params, key: PRNGKeyArray, num_samples: int) -> 
         params: its parameters.
         key: a JAX key; the same key gives the same samples.
         num_samples: how many, static under `jit`.
+        external_params: as in `Circuit.log_likelihood`, with tensors `[num_samples, ...]`: each
+            sample is drawn with its own weights.
 
     Returns:
         `[num_samples, num_vars]`: int32 where all leaves are discrete, else the parameters' dtype.
@@ -33,17 +48,26 @@ def sample(pc: Circuit, params: Params, key: PRNGKeyArray, num_samples: int) -> 
 
     Raises:
         StructureError: if there are several roots, or leaves that are `External`.
+        DataError: if external parameters do not fit.
     """
     if pc.num_roots != 1:
         raise StructureError(f"sample: the circuit has {pc.num_roots} roots, and one is wanted.")
     if any(leaf.dist.is_external for leaf in pc.program.leaves):
         raise StructureError("sample: External leaves have no distribution to sample from.")
-    return _sample(pc, params, key, num_samples)
+    external = check_external("sample", pc, external_params, num_samples)
+    return _sample(pc, params, key, num_samples, external.keys, external.tensors)
 
 
-@partial(jax.jit, static_argnums=(0, 3))
-def _sample(pc: Circuit, params: Params, key: PRNGKeyArray, num_samples: int) -> Array:
+@partial(jax.jit, static_argnums=(0, 3, 4))
+def _sample(
+    pc: Circuit, params: Params, key: PRNGKeyArray, num_samples: int, keys, tensors
+) -> Array:
     program, weights = pc.program, params["sums"]
+    walk, parts = Walk(program, ops.LL, "fp32"), []
+    plan = plan_of(pc, keys)
+    if plan is not None:
+        walk = replace(walk, scales=plan.scales)
+        parts = make_parts(plan, tensors, params_dtype(params))
     walk_key, leaf_key = jax.random.split(key)
     choices = {
         width: jnp.full((slots, num_samples), _NONE, jnp.int32)
@@ -52,15 +76,26 @@ def _sample(pc: Circuit, params: Params, key: PRNGKeyArray, num_samples: int) ->
     choices[program.root.width] = choices[program.root.width].at[1].set(0)
     for index, stage in enumerate(reversed(program.stages)):
         inputs = [layer_inputs(layer, weights[layer.weights.group]) for layer in stage]
+        forward_index = len(program.stages) - 1 - index
+        scales = walk.layer_scales(forward_index)
+        add_inputs(inputs, scales, parts, forward_index)
         for table in inputs:
             table["step"] = jnp.arange(stage[0].num_steps)
         stage_key = jax.random.fold_in(walk_key, index)
 
-        def step(choices, tables, stage=stage, stage_key=stage_key):
+        def step(
+            choices,
+            tables,
+            stage=stage,
+            stage_key=stage_key,
+            scales=scales,
+            forward_index=forward_index,
+        ):
+            tables = bind_fixed(tables, scales, parts, forward_index)
             for place, (layer, table) in reversed(list(enumerate(zip(stage, tables, strict=True)))):
                 theta = layer_weights(layer, table, weights[layer.weights.group])
                 step_key = jax.random.fold_in(jax.random.fold_in(stage_key, place), table["step"])
-                choices = _run_layer(layer, choices, table, theta, step_key)
+                choices = _run_layer(walk, layer, scales[place], choices, table, theta, step_key)
             return choices, []
 
         choices, _ = run_stage(step, choices, inputs, reverse=True)
@@ -73,7 +108,15 @@ def _sample(pc: Circuit, params: Params, key: PRNGKeyArray, num_samples: int) ->
     return _join(pc, params, columns, num_samples)
 
 
-def _run_layer(layer: SumLayer, choices, table, theta: Array, key: PRNGKeyArray):
+def _run_layer(
+    walk: Walk,
+    layer: SumLayer,
+    scale: LayerScale | None,
+    choices,
+    table,
+    theta: Array,
+    key: PRNGKeyArray,
+):
     """Draws a child for every unit that is passed through, and writes it to the elements' slots."""
     nodes = _chosen_nodes(
         choices, table["parents"], layer.quota, layer.num_nodes, layer.pieces
@@ -82,7 +125,11 @@ def _run_layer(layer: SumLayer, choices, table, theta: Array, key: PRNGKeyArray)
     block = jnp.maximum(nodes, 0) // size
     place = jnp.arange(layer.quota, dtype=jnp.int32)[:, None] * blocks + block
     rows = theta[place, jnp.maximum(nodes, 0) % size]  # [quota, B, N]
-    child = jax.random.categorical(key, jnp.log(rows), axis=-1).astype(jnp.int32)
+    logits = jnp.log(rows)
+    if scale is not None:
+        node = jnp.maximum(nodes, 0) % size
+        logits = logits + row_log_scale(walk, layer, scale, table, place, node)
+    child = jax.random.categorical(key, logits, axis=-1).astype(jnp.int32)
     slots = jnp.arange(layer.num_elements, dtype=jnp.int32)[None, :, None]
     element = block * layer.block_elements + child // layer.width  # [quota, B]
     if layer.shares_elements:

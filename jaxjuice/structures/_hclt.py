@@ -16,6 +16,7 @@ from jaxjuice.nodes import (
     multiply,
     summate,
 )
+from jaxjuice.parameterizations import Parameterization
 from jaxjuice.structures._arguments import latent_blocks, leaf_family, positive_integer
 from jaxjuice.structures._chow_liu import RootedTree, learn_tree
 
@@ -33,6 +34,7 @@ def HCLT(
     input_node_params: Mapping[str, Any] | None = None,
     tie_input_params: bool = False,
     sum_edge_ids_constructor: EdgeConstructor | None = None,
+    parameterization: Parameterization | None = None,
     *,
     seed: Any = None,
 ) -> SumNodes:
@@ -58,6 +60,7 @@ def HCLT(
         tie_input_params: whether all leaves share one set of parameters.
         sum_edge_ids_constructor: connects the inner sums sparsely; it sees blocks, so give a
             `block_size` with it.
+        parameterization: of the inner sums, all but the root; see `summate`.
         seed: taken as by the random structures, and without effect: equal data give equal trees.
 
     Returns:
@@ -79,7 +82,9 @@ def HCLT(
             leaves.append(leaves[0].duplicate(variable, tie_params=True))
         else:
             leaves.append(inputs(variable, num_blocks, dist, block_size=block_size))
-    return hidden_tree(tree, leaves, num_root_ns, block_size, sum_edge_ids_constructor)
+    return hidden_tree(
+        tree, leaves, num_root_ns, block_size, sum_edge_ids_constructor, parameterization
+    )
 
 
 def hidden_tree(
@@ -88,6 +93,8 @@ def hidden_tree(
     num_root_ns: int,
     block_size: int,
     sum_edge_ids_constructor: EdgeConstructor | None = None,
+    parameterization: Parameterization | None = None,
+    root_parameterization: Parameterization | None = None,
 ) -> SumNodes:
     """Builds the circuit of a tree: a sum over a product at each inner variable.
 
@@ -97,6 +104,8 @@ def hidden_tree(
         num_root_ns: nodes of the root.
         block_size: nodes a block, for sums.
         sum_edge_ids_constructor: connects the inner sums.
+        parameterization: of the inner sums.
+        root_parameterization: of the root.
     """
     children = tree.children()
     regions: dict[int, CircuitNodes] = {}
@@ -113,7 +122,13 @@ def hidden_tree(
                 num_nodes=leaves[variable].num_nodes,
                 block_size=block_size,
                 sum_edge_ids_constructor=sum_edge_ids_constructor,
+                parameterization=parameterization,
             )
     top = products.get(tree.root, leaves[tree.root])
     root_block_size = math.gcd(num_root_ns, block_size)
-    return summate(top, num_nodes=num_root_ns, block_size=root_block_size)
+    return summate(
+        top,
+        num_nodes=num_root_ns,
+        block_size=root_block_size,
+        parameterization=root_parameterization,
+    )

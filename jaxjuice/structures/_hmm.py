@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 from jaxjuice import distributions
 from jaxjuice.distributions import Distribution
 from jaxjuice.nodes import CircuitNodes, EdgeConstructor, SumNodes, inputs, multiply, summate
+from jaxjuice.parameterizations import Parameterization
 from jaxjuice.structures._arguments import latent_blocks, leaf_family, positive_integer
 
 
@@ -24,6 +25,7 @@ def HMM(
     beta: ArrayLike | None = None,
     gamma: ArrayLike | None = None,
     sum_edge_ids_constructor: EdgeConstructor | None = None,
+    parameterization: Parameterization | None = None,
     *,
     seed: Any = None,
 ) -> SumNodes:
@@ -44,13 +46,14 @@ def HMM(
         gamma: initial probabilities `[L]`.
         sum_edge_ids_constructor: connects the transitions sparsely; it sees blocks, so give a
             `block_size` with it.
+        parameterization: of the transitions; see `summate`.
         seed: taken as by the random structures, and without effect: nothing here is random.
 
     Returns:
         The root, one sum node.
 
     Raises:
-        StructureError: if a number is out of range, or the block size does not divide.
+        StructureError: if a number is out of range, or a block size does not divide.
         ParameterError: if given probabilities have another shape or are not probabilities.
     """
     del seed
@@ -68,6 +71,7 @@ def HMM(
         gamma,
         dist,
         sum_edge_ids_constructor,
+        parameterization,
     )
 
 
@@ -83,6 +87,7 @@ def GeneralizedHMM(
     input_node_type: type[Distribution] | None = None,
     input_node_params: Mapping[str, Any] | None = None,
     sum_edge_ids_constructor: EdgeConstructor | None = None,
+    parameterization: Parameterization | None = None,
     *,
     seed: Any = None,
 ) -> SumNodes:
@@ -102,13 +107,14 @@ def GeneralizedHMM(
         input_node_params: its arguments; by default 256 categories.
         sum_edge_ids_constructor: connects the transitions sparsely; it sees blocks, so give a
             `block_size` with it.
+        parameterization: of the transitions; see `summate`.
         seed: taken as by the random structures, and without effect: nothing here is random.
 
     Returns:
         The root, one sum node.
 
     Raises:
-        StructureError: if a number is out of range, or the block size does not divide.
+        StructureError: if a number is out of range, or a block size does not divide.
         ParameterError: if given parameters do not fit.
     """
     del seed
@@ -124,6 +130,7 @@ def GeneralizedHMM(
         gamma,
         leaf_family(call, input_dist, input_node_type, input_node_params),
         sum_edge_ids_constructor,
+        parameterization,
     )
 
 
@@ -138,6 +145,7 @@ def _hidden_markov_model(
     gamma: ArrayLike | None,
     dist: Distribution,
     sum_edge_ids_constructor: EdgeConstructor | None,
+    parameterization: Parameterization | None,
 ) -> SumNodes:
     """Both functions above, with errors about sizes that quote `call`."""
     seq_length = positive_integer(call, "seq_length", seq_length)
@@ -154,6 +162,7 @@ def _hidden_markov_model(
                 block_size=block_size,
                 sum_edge_ids_constructor=sum_edge_ids_constructor,
                 params=alpha,
+                parameterization=parameterization,
             )
         else:
             transition = transition.duplicate(suffix, tie_params=homogeneous)

@@ -21,6 +21,7 @@ from jaxjuice.nodes import (
     multiply,
     summate,
 )
+from jaxjuice.parameterizations import Parameterization
 from jaxjuice.structures._arguments import (
     latent_blocks,
     leaf_family,
@@ -68,6 +69,7 @@ def PD(
     tie_homogeneous_params: bool = False,
     block_size: int | None = None,
     seed: Any = 0,
+    parameterization: Parameterization | None = None,
 ) -> SumNodes:
     """Builds the circuit of Poon and Domingos, "Sum-Product Networks: A New Deep Architecture"
     (2011).
@@ -102,6 +104,7 @@ def PD(
             divisor up to 16 (32 if there are more than 32 nodes); all nodes where that is less than
             4.
         seed: of the random connections: an integer, a jax key or a numpy Generator.
+        parameterization: of all sums but the root (and but those of `input_ns_fn`); see `summate`.
 
     Returns:
         The root, one sum node.
@@ -117,7 +120,7 @@ def PD(
     )
     if input_ns_fn is None:
         dist = leaf_family(call, input_dist, input_node_type, input_node_params)
-        input_ns_fn = _product_leaves(dist)
+        input_ns_fn = _product_leaves(dist, parameterization)
     builder = _Builder(
         shape=shape,
         points=_check_points(call, shape, split_intervals, split_points),
@@ -128,6 +131,7 @@ def PD(
         leaf=input_ns_fn,
         tie=tie_homogeneous_params,
         rng=random_generator(seed),
+        parameterization=parameterization,
     )
     if max_split_depth is not None:
         max_split_depth = positive_integer(call, "max_split_depth", max_split_depth, least=0)
@@ -149,6 +153,7 @@ def PDHCLT(
     hclt_kwargs: Mapping[str, Any] | None = None,
     block_size: int | None = None,
     seed: Any = 0,
+    parameterization: Parameterization | None = None,
 ) -> SumNodes:
     """Builds a `PD` whose boxes that are not cut are hidden Chow-Liu trees.
 
@@ -169,6 +174,7 @@ def PDHCLT(
             chunk_size=32.
         block_size: see `PD`.
         seed: see `PD`.
+        parameterization: of all sums but the root; see `summate`.
 
     Returns:
         The root, one sum node.
@@ -195,7 +201,14 @@ def PDHCLT(
     def hclt_leaf(scope: Scope, num_latents: int, block_size: int) -> CircuitNodes:
         tree = learn_tree(call, array[:, list(scope)], **tree_arguments)
         leaves = _shared(shared_inputs, scope, dist, num_latents, block_size)
-        return hidden_tree(tree, leaves, num_latents, block_size)
+        return hidden_tree(
+            tree,
+            leaves,
+            num_latents,
+            block_size,
+            parameterization=parameterization,
+            root_parameterization=parameterization,
+        )
 
     return PD(
         shape,
@@ -208,6 +221,7 @@ def PDHCLT(
         input_ns_fn=hclt_leaf,
         block_size=block_size,
         seed=seed,
+        parameterization=parameterization,
     )
 
 
@@ -227,7 +241,9 @@ def _shared(
     return [known[variable] for variable in scope]
 
 
-def _product_leaves(dist: Distribution) -> LeafConstructor:
+def _product_leaves(
+    dist: Distribution, parameterization: Parameterization | None
+) -> LeafConstructor:
     """Returns a constructor of block-diagonal sums over the product of all inputs of a box."""
     shared_inputs: dict[int, InputNodes] = {}
 
@@ -238,6 +254,7 @@ def _product_leaves(dist: Distribution) -> LeafConstructor:
             num_nodes=num_latents,
             block_size=block_size,
             sum_edge_ids_constructor=block_diagonal_edge_constructor,
+            parameterization=parameterization,
         )
 
     return leaf
@@ -257,6 +274,7 @@ class _Builder:
         leaf: LeafConstructor,
         tie: bool,
         rng: np.random.Generator,
+        parameterization: Parameterization | None,
     ) -> None:
         self.shape = shape
         self.points = points
@@ -267,6 +285,7 @@ class _Builder:
         self.leaf = leaf
         self.tie = tie
         self.rng = rng
+        self.parameterization = parameterization
         self.regions: dict[Region, CircuitNodes] = {}
         # By what tied parameters depend on: the first sum, and the products that it has.
         self.sources: dict[tuple, tuple[SumNodes, list[int]]] = {}
@@ -390,6 +409,7 @@ class _Builder:
             num_node_blocks=self.num_blocks,
             block_size=self.block_size,
             edge_ids=edge_ids,
+            parameterization=self.parameterization,
         )
         self.sources[key] = ns, chosen
         return ns

@@ -17,6 +17,7 @@ from jaxjuice.nodes import (
     multiply,
     summate,
 )
+from jaxjuice.parameterizations import Parameterization
 from jaxjuice.structures._arguments import (
     latent_blocks,
     leaf_family,
@@ -37,6 +38,7 @@ def RAT_SPN(
     block_size: int | None = None,
     sum_edge_ids_constructor: EdgeConstructor | None = None,
     seed: Any = 0,
+    parameterization: Parameterization | None = None,
 ) -> SumNodes:
     """Builds a RAT-SPN (Peharz et al., "Random Sum-Product Networks", 2019).
 
@@ -59,6 +61,7 @@ def RAT_SPN(
         sum_edge_ids_constructor: connects the inner sums sparsely; it sees blocks, so give a
             `block_size` with it.
         seed: of the random partitions: an integer, a jax key or a numpy Generator.
+        parameterization: of the inner sums, all but the root; see `summate`.
 
     Returns:
         The root, one sum node.
@@ -84,6 +87,7 @@ def RAT_SPN(
             num_node_blocks=num_blocks,
             block_size=block_size,
             sum_edge_ids_constructor=sum_edge_ids_constructor,
+            parameterization=parameterization,
         )
 
     def product(variables: np.ndarray, splits_left: int) -> CircuitNodes:

@@ -14,10 +14,11 @@ import pytest
 
 import jaxjuice as juice
 from jaxjuice.distributions import Categorical, Gaussian
+from jaxjuice.ops import kernels
 from jaxjuice.passes import _fused, is_fusable
 from tests import oracle
 from tests.circuit.test_against_oracle import picking_chains, random_case
-from tests.fused import STRUCTURES, check, data_of
+from tests.fused import STRUCTURES, check, data_of, multiply_in_parts
 from tests.small_circuits import FAST_COMPILE, initial
 
 # Of 100, those that are fusable and differ most: roots, blocks, families, zeros, tied leaves.
@@ -51,6 +52,21 @@ def test_structures(name: str, fused_walks: list[str]) -> None:
     pc = compiled(STRUCTURES[name]())
     check(pc, data_of(pc, 17), gradient=name in ("tied HMM", "picking"))
     assert set(fused_walks) == {"xla"}
+
+
+@pytest.mark.parametrize("name", STRUCTURES)
+def test_structures_in_parts(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    multiply_in_parts(monkeypatch)
+    pc = compiled(STRUCTURES[name](), precision="fp32")
+    large = [layer for layer in pc.plan(17).layers if layer.num_nodes > 1]
+    assert {layer.runs_on for layer in large} == {"Triton, 6 and 6"}
+    check(pc, data_of(pc, 17), gradient=name in ("tied HMM", "padded tree"), alone=True)
+
+
+def test_units_too_large_for_32_bits_are_left_to_xla() -> None:
+    assert kernels.in_parts(1024, 1024, False, "auto", 2**20)
+    assert not kernels.in_parts(1024, 1024, False, "auto", 2**21)
+    assert not kernels.in_parts(2**16, 2**15, False, "auto", 16)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

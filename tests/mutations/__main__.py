@@ -21,6 +21,7 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from tests.mutations._list import KERNELS, XLA, Mutation
+from tests.mutations._scaled_list import SCALED
 
 _ROOT = Path(__file__).parents[2]
 _TIMEOUT = 600  # seconds; an edit may make a loop endless
@@ -59,7 +60,7 @@ def _verdict(folder: Path, mutation: Mutation) -> str:
 
 
 def _chosen(words: list[str]) -> list[Mutation]:
-    everything = [*KERNELS, *XLA]
+    everything = [*KERNELS, *XLA, *SCALED]
     if not words:
         return everything
     return [m for m in everything if any(word in f"{m.what} {m.file}" for word in words)]

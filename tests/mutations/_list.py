@@ -243,7 +243,7 @@ KERNELS = [
     ),
     Mutation(
         "tied layers multiply in the kernels", _PARTS,
-        "return large and (not tied or", "return large and (True or",
+        "return large and fits and (not tied or", "return large and fits and (True or",
         ("tests/circuit/test_plan.py", "-k", "where_products_run"),
     ),
     Mutation(
@@ -389,6 +389,16 @@ XLA = [
         "missing values are counted as category 0", _LOOKUP,
         "jnp.where(category == -1, categories, category)",
         "jnp.where(category == -1, 0, category)", _in(_PASSES, "test_missing_values and HMM"),
+    ),
+    Mutation(
+        "without flows, p of a step lies where it is kept", _FUSED,
+        "if not save:  # p of", "if save is None:  # p of",
+        _in("tests/kernels/interpreted/test_circuits.py", "padded and True"),
+    ),
+    Mutation(
+        "flows of plain products are gradients", _FUSED,
+        "factors = _as_rows(weights) if as_flows else None", "factors = None",
+        _in(_PASSES, "in_parts and tied"),
     ),
     Mutation(
         "a block is shifted by the least of its elements", _FUSED,

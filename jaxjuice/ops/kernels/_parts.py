@@ -49,18 +49,20 @@ def products(precision: str, role: Role, batch: int) -> Products:
 
 
 def in_parts(nodes: int, children: int, tied: bool, precision: str, batch: int) -> bool:
-    """Whether units of one block multiply in the kernels, or leave it to XLA. A fixed rule.
+    """Whether units of one block multiply in the kernels, or XLA does it. A fixed rule.
 
     Args:
         nodes, children: of a unit.
-        tied: whether the same units come in every step, with the same weights.
+        tied: whether every step has the same weights.
         precision: one of `ops.PRECISIONS`.
         batch: samples.
     """
     large = min(nodes, children) >= _LEAST_SIZE and batch >= _LEAST_BATCH
+    # Within a unit, the kernels count in 32 bits.
+    fits = max(nodes * children, batch * max(nodes, children)) < 2**31
     # cuBLAS's TF32 is faster than three products in bfloat16, but of weights that differ from step
     # to step XLA hands it copies; and what it adds up is not rounded.
-    return large and (not tied or products(precision, "backward", batch).rounded)
+    return large and fits and (not tied or products(precision, "backward", batch).rounded)
 
 
 def stored_parts(precision: str, batch: int) -> int:

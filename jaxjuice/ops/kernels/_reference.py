@@ -118,6 +118,7 @@ def flow_ratio(
         v = v - jnp.repeat(corrections.swapaxes(1, 2), nodes // blocks, axis=2)
     live = (f != 0) & (v > -jnp.inf)
     q = jnp.where(live, f * jnp.exp(jnp.minimum(-v, 88.3)), jnp.zeros_like(f))
+    q = jnp.where(q > 3.38e38, jnp.asarray(3.38e38, q.dtype), q)  # bfloat16 ends there
     kept = _keep(kept, q, places[step[0]]) if keeps else kept
     return q if writes else jnp.zeros(1, q.dtype), kept
 

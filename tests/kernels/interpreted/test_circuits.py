@@ -8,15 +8,18 @@ import pytest
 
 import jaxjuice as juice
 from jaxjuice.ops.kernels import _launch
-from tests.fused import STRUCTURES, check, data_of
+from tests.fused import STRUCTURES, check, data_of, multiply_in_parts
 from tests.kernels.interpreter import call
 
 
+@pytest.mark.parametrize("in_parts", [False, True])
 @pytest.mark.parametrize("name", ["tied HMM", "padded tree", "picking"])
-def test_circuit(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_circuit(name: str, in_parts: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if in_parts:
+        multiply_in_parts(monkeypatch)
     monkeypatch.setattr(_launch, "launch", call)
     monkeypatch.setattr(_launch, "dispatch", lambda _, kernel, __, *arrays: kernel(*arrays))
-    pc = juice.compile(STRUCTURES[name](), implementation="triton")
+    pc = juice.compile(STRUCTURES[name](), "fp32", implementation="triton")
     x = data_of(pc, 3)
     missing = np.random.default_rng(0).random(x.shape) < 0.2
-    check(pc, x, missing, gradient=False)
+    check(pc, x, missing, gradient=False, alone=in_parts)

@@ -6,6 +6,7 @@ import triton.language as tl
 from jaxjuice.ops.kernels.device.arithmetic import store_parts
 
 LARGEST_EXPONENT = tl.constexpr(88.3)  # exp of it is finite in float32
+LARGEST_RATIO = tl.constexpr(3.38e38)  # what bfloat16 does not round to infinity
 
 
 @triton.jit
@@ -65,6 +66,7 @@ def flow_ratio_kernel(
         v -= tl.load(corrections + block[None, :] * B + b[:, None], mask=mask, other=0.0)
     live = (f != 0) & (v > float("-inf"))
     ratio = tl.where(live, f * tl.exp(tl.minimum(-v, LARGEST_EXPONENT)), 0.0)
+    ratio = tl.where(ratio > LARGEST_RATIO, LARGEST_RATIO, ratio)
     if WRITE:
         now = (unit.to(tl.int64) * B + b)[:, None] * NODES + node[None, :]
         tl.store(q + now, ratio, mask=mask)
