@@ -16,7 +16,7 @@ from tests.circuit.test_against_oracle import shared_pd, tree
 def _lowered(pc, params, x):
     batch = make_batch("test", pc.program, x, None, None, True)
     walk = pc._walk("LL", 1.0, None)
-    return circuit._log_likelihood_and_flows.lower(pc, walk, params, batch, None)
+    return circuit._log_likelihood_and_flows.lower(pc, walk, (), params, batch, (), None)
 
 
 def _hmm(length: int):
