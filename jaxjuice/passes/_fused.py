@@ -18,6 +18,17 @@ from jaxjuice import ops
 from jaxjuice.compiler import LeafLayer, Program, SumLayer
 from jaxjuice.ops import kernels
 from jaxjuice.passes._forward import Values
+from jaxjuice.passes._fused_layers import (
+    Empty,
+    FusedSaved,
+    gradient_lists,
+    layer_tables,
+    multiplies_in_parts,
+    readers_of,
+    start_ratios,
+    start_saved,
+    step_weights,
+)
 from jaxjuice.passes._lookup import (
     Lookup,
     LookupFlows,
@@ -29,31 +40,13 @@ from jaxjuice.passes._walk import (
     Arrays,
     Walk,
     flat_entries,
-    layer_weights,
     parameter_copies,
     read_flows,
     stack_entries,
-    weight_tables,
 )
 
 # XLA starts what is in the body of a loop as one graph: the host is slower than small kernels.
 _UNROLLED_STEPS = 4
-
-
-class FusedSaved(NamedTuple):
-    """What one layer keeps, for the backward pass of all its R steps or within one step.
-
-    Attributes:
-        p: of XLA's products, `[number, B, N]`, or None if nothing is kept; of the kernels', in
-            parts: `[parts, number, B, N]`, of units of several blocks `[parts, number of elements,
-            B, width]`. In the order of `_kept_rows` if a backward pass follows, else of one step.
-        shifts: None; of units of several blocks `[number of elements, B]`.
-        block_shifts: None; of units of several blocks `[R, quota, blocks, B]`.
-    """
-
-    p: Array | None
-    shifts: Array | None
-    block_shifts: Array | None
 
 
 class FusedPass(NamedTuple):
@@ -77,30 +70,6 @@ def is_fusable(program: Program) -> bool:
     )
 
 
-def multiplies_in_parts(layer: SumLayer, precision: str, batch: int) -> bool:
-    """Whether a layer's products run in the kernels, of operands in parts, or as XLA's own."""
-    tied = layer.weights.kind == "fixed"
-    size = layer.num_nodes, layer.num_children
-    return layer.num_blocks > 1 or kernels.in_parts(*size, tied, precision, batch)
-
-
-class _Empty:
-    """Makes arrays of any values, each with a label of its own."""
-
-    def __init__(self, walk: Walk, first: int):
-        self.walk, self.label = walk, first
-
-    def __call__(self, *shape: int) -> Array:
-        return self._make(shape, jnp.float32)
-
-    def parts(self, *shape: int) -> Array:
-        return self._make(shape, jnp.bfloat16)
-
-    def _make(self, shape, dtype) -> Array:
-        self.label += 1
-        return kernels.empty(shape, dtype, self.label, self.walk.kernels)
-
-
 def forward(
     walk: Walk, weights: dict[str, Array], leaves: Sequence[Array | Lookup], *, save: bool
 ) -> tuple[Array, Values, FusedPass]:
@@ -116,20 +85,22 @@ def forward(
         `[B, num_roots]`, the values, and, with `save`, what the backward pass needs besides.
     """
     places = ValueSlots.of(walk.program, leaves)
-    empty = _Empty(walk, 0)
+    empty = Empty(walk, 0)
     values = _start_values(walk.program, places, weights, leaves, empty)
-    parts = _split_weights(walk, weights, _batch_size(leaves), save)
+    batch, axes = _batch_size(leaves), ops.varying_axes(values)
+    parts = _split_weights(walk, weights, batch, save)
     saved = []
     for stage in walk.program.stages:
-        tables = [_layer_tables(walk, places, layer, values, save) for layer in stage]
-        kept = [_start_saved(walk, layer, values, save, empty) for layer in stage]
+        tables = [layer_tables(walk, places, layer, batch, save) for layer in stage]
+        kept = [start_saved(walk, layer, batch, save, empty) for layer in stage]
+        kept = ops.match_varying(kept, axes)
 
         def step(carry, i, stage=stage, tables=tables):
             values, kept = carry
             kept = list(kept)
             for n, (layer, table) in enumerate(zip(stage, tables, strict=True)):
                 after = values.relative[stage[n - 1].num_nodes]
-                theta = _layer_weights(walk, layer, weights, parts, values)
+                theta = _layer_weights(walk, layer, weights, parts, batch)
                 values, kept[n] = _forward_layer(
                     walk, places, layer, values, kept[n], table, theta, i, after
                 )
@@ -161,15 +132,11 @@ def _split_weights(
 
 
 def _layer_weights(
-    walk: Walk, layer: SumLayer, weights: dict[str, Array], parts: dict[str, Array], values: Values
+    walk: Walk, layer: SumLayer, weights: dict[str, Array], parts: dict[str, Array], batch: int
 ) -> Array:
     """theta as the layer's products take it."""
-    in_parts = multiplies_in_parts(layer, walk.precision, _batch_of(values))
+    in_parts = multiplies_in_parts(layer, walk.precision, batch)
     return (parts if in_parts else weights)[layer.weights.group]
-
-
-def _batch_of(values: Values) -> int:
-    return next(iter(values.scale.values())).shape[1]
 
 
 def _run_steps(step: Callable, carry, count: int, *, reverse: bool = False):
@@ -187,7 +154,7 @@ def _run_steps(step: Callable, carry, count: int, *, reverse: bool = False):
     return lax.fori_loop(0, count, body, carry, unroll=min(count, _UNROLLED_STEPS))
 
 
-def _start_values(program: Program, places: ValueSlots, weights, leaves, empty: _Empty) -> Values:
+def _start_values(program: Program, places: ValueSlots, weights, leaves, empty: Empty) -> Values:
     batch = _batch_size(leaves)
     axes = ops.varying_axes(weights, leaves)
     relative, scale = {}, {}
@@ -209,107 +176,6 @@ def _start_values(program: Program, places: ValueSlots, weights, leaves, empty: 
 def _batch_size(leaves: Sequence[Array | Lookup]) -> int:
     value = leaves[0]
     return (value.category if isinstance(value, Lookup) else value).shape[1]
-
-
-def _start_saved(
-    walk: Walk, layer: SumLayer, values: Values, save: bool, empty: _Empty
-) -> FusedSaved:
-    batch = _batch_of(values)
-    parts = kernels.stored_parts(walk.precision, batch)
-    units = layer.quota * (layer.num_steps if save else 1)
-    p = shifts = block_shifts = None
-    if layer.num_blocks > 1:
-        p = empty.parts(parts, units * layer.num_elements, batch, layer.width)
-        shifts = empty(units * layer.num_elements, batch)
-        if save:
-            block_shifts = empty(layer.num_steps, layer.quota, layer.num_blocks, batch)
-    elif multiplies_in_parts(layer, walk.precision, batch):
-        number = _gradient_lists(layer)[1] if save else units
-        p = empty.parts(parts, number, batch, layer.num_children)
-    elif save and not _keeps_whole_step(layer):
-        p = empty(_gradient_lists(layer)[1], batch, layer.num_children)
-    return ops.match_varying(FusedSaved(p, shifts, block_shifts), ops.varying_axes(values))
-
-
-def _keeps_whole_step(layer: SumLayer) -> bool:
-    """Whether p and q of the only step are what is kept."""
-    places = _kept_rows(layer)
-    return layer.num_steps == 1 and np.array_equal(places[0], np.arange(layer.quota))
-
-
-def _gradient_lists(layer: SumLayer) -> tuple[list[tuple[np.ndarray, np.ndarray]], int]:
-    """`parameter_copies`, with entries in place of which there are places in a list of p or q.
-
-    If all rows have equally many copies, places follow the rows, so that p and q are the operands
-    of the gradient's product as they are; if not, they are the entries themselves.
-    """
-    lists = parameter_copies(layer)
-    if len(lists) == 1 and (lists[0][1] >= 0).all():
-        rows, copies = lists[0]
-        return [(rows, np.arange(copies.size, dtype=np.int32).reshape(copies.shape))], copies.size
-    return lists, layer.num_steps * layer.quota
-
-
-def _kept_rows(layer: SumLayer) -> np.ndarray:
-    """Int32 `[R, quota]`: where p and q of a unit are kept for the gradient.
-
-    -1 for padding, which units of several blocks keep, too.
-    """
-    entries = np.arange(layer.num_steps * layer.quota, dtype=np.int32)
-    if layer.num_blocks > 1:
-        return entries.reshape(layer.num_steps, layer.quota)
-    lists = parameter_copies(layer)
-    kept = _gradient_lists(layer)[0]
-    places = np.full(entries.size, -1, np.int32)
-    for (_, copies), (_, where) in zip(lists, kept, strict=True):
-        places[copies[copies >= 0]] = where[copies >= 0]
-    return places.reshape(layer.num_steps, layer.quota)
-
-
-def _layer_tables(
-    walk: Walk, places: ValueSlots, layer: SumLayer, values: Values, save: bool
-) -> dict[str, Any]:
-    """Everything that a layer reads in its steps, arrays `[R, ...]`."""
-    ((width, children),) = layer.children.items()
-    ((_, parents),) = layer.parents.items()
-    tables: dict[str, Any] = {
-        "children": (places.slots(width, children.slots), children.offsets),
-        "parents": (parents.slots, parents.offsets),
-        "value_start": places.slots(layer.num_nodes, layer.value_start),
-        "flow_start": layer.flow_start,
-        "places": _kept_rows(layer),
-    }
-    if not save:  # p of a step lies where that of the step before did
-        now = np.arange(layer.quota, dtype=np.int32)
-        tables["places"] = np.where(layer.weights.real, now, -1).astype(np.int32)
-    if layer.num_blocks > 1:
-        tables["selection"] = layer.selection
-        tables["readers"] = _readers(layer)
-        tables["rows"] = layer.weights.rows
-        steps = np.arange(layer.num_steps, dtype=np.int32)
-        tables["firsts"] = steps * (layer.quota * layer.num_elements if save else 0)
-    elif multiplies_in_parts(layer, walk.precision, _batch_of(values)):
-        tables["rows"] = layer.weights.rows
-    elif layer.weights.kind == "all":
-        tables["row"] = np.arange(layer.num_steps, dtype=np.int32) * layer.quota
-    else:
-        tables |= weight_tables(layer)
-    # As constants they would make each step of a stage a kernel of its own.
-    return lax.optimization_barrier(jax.tree.map(jnp.asarray, tables))
-
-
-def _step_weights(layer: SumLayer, tables: dict[str, Any], weights: Array, i: Array) -> Array:
-    """theta `[quota, M, N]` of step i of units that are one product each."""
-    step = {name: tables[name][i[0]] for name in ("row", "rows") if name in tables}
-    return layer_weights(layer, step, weights)
-
-
-def _readers(layer: SumLayer) -> np.ndarray:
-    """Int32 `[R, quota, elements, 1 + most]`: `selected_by`, with how many there are in front."""
-    places = layer.selected_by
-    assert places is not None
-    count = (places < layer.num_blocks * layer.block_elements).sum(-1, keepdims=True)
-    return np.concatenate([count.astype(np.int32), places], axis=-1)
 
 
 def _forward_layer(
@@ -341,7 +207,7 @@ def _forward_layer(
                 walk.precision, walk.kernels,
             )  # fmt: skip
         else:
-            theta = _step_weights(layer, table, weights, i)
+            theta = step_weights(layer, table, weights, i)
             v = ops.sum_layer_forward(p, theta, walk.propagation, walk.precision)
             new = ops.write_slots(relative[k], v, start[i[0]])
         saved = saved._replace(p=p if kept is None and layer.num_steps == 1 else kept)
@@ -420,12 +286,14 @@ def backward(
     program = walk.program
     places = ValueSlots.of(program, leaves)
     root_flows = jnp.where(lls > -jnp.inf, root_flows, jnp.zeros_like(root_flows))
-    empty = _Empty(walk, 1_000_000)  # far from the labels of the pass forward
+    empty = Empty(walk, 1_000_000)  # far from the labels of the pass forward
     flows = _start_flows(walk.program, values, root_flows, empty)
+    batch, axes = len(root_flows), ops.varying_axes(root_flows)
     gradients: dict[str, Array] = {}
     for stage, kept in reversed(list(zip(program.stages, saved.layers, strict=True))):
-        tables = [_layer_tables(walk, places, layer, values, True) for layer in stage]
-        ratios = [_start_ratios(walk, layer, root_flows, empty) for layer in stage]
+        tables = [layer_tables(walk, places, layer, batch, True) for layer in stage]
+        ratios = [start_ratios(walk, layer, batch, empty) for layer in stage]
+        ratios = ops.match_varying(ratios, axes)
 
         def step(carry, i, stage=stage, kept=kept, tables=tables):
             flows, ratios = carry
@@ -433,7 +301,7 @@ def backward(
             for n, (layer, more, table) in reversed(
                 list(enumerate(zip(stage, kept, tables, strict=True)))
             ):
-                theta = _layer_weights(walk, layer, weights, saved.weights, values)
+                theta = _layer_weights(walk, layer, weights, saved.weights, batch)
                 after = flows[stage[(n + 1) % len(stage)].width]
                 flows, ratios[n] = _backward_layer(
                     walk, layer, values, flows, more, ratios[n], table, theta, i, after
@@ -454,7 +322,7 @@ def backward(
     return gradients, leaf_flows
 
 
-def _start_flows(program: Program, values: Values, root_flows: Array, empty: _Empty) -> Arrays:
+def _start_flows(program: Program, values: Values, root_flows: Array, empty: Empty) -> Arrays:
     root, batch = program.root, root_flows.shape[0]
     f = root_flows.reshape(batch, root.num_elements, root.width).transpose(1, 0, 2)
     axes = ops.varying_axes(values, f)
@@ -467,21 +335,6 @@ def _start_flows(program: Program, values: Values, root_flows: Array, empty: _Em
     flows = ops.match_varying(flows, axes)
     flows[root.width] = ops.write_slots(flows[root.width], ops.match_varying(f, axes), 1)
     return flows
-
-
-def _start_ratios(walk: Walk, layer: SumLayer, like: Array, empty: _Empty) -> Array | None:
-    """Where q is kept: `[number, B, M]`, in parts for dense products of the kernels."""
-    batch = like.shape[0]
-    if layer.num_blocks > 1:
-        q = empty(layer.num_steps * layer.quota, batch, layer.num_nodes)
-    elif multiplies_in_parts(layer, walk.precision, batch):
-        parts = kernels.products(walk.precision, "backward", batch).parts
-        q = empty.parts(parts, _gradient_lists(layer)[1], batch, layer.num_nodes)
-    elif _keeps_whole_step(layer):
-        return None
-    else:
-        q = empty(_gradient_lists(layer)[1], batch, layer.num_nodes)
-    return ops.match_varying(q, ops.varying_axes(like))
 
 
 def _backward_layer(
@@ -502,7 +355,7 @@ def _backward_layer(
     if block_shifts is not None:
         corrections = block_shifts - block_shifts.max(1)[:, None]
     slots, offsets = table["parents"]
-    in_parts = multiplies_in_parts(layer, walk.precision, _batch_of(values))
+    in_parts = multiplies_in_parts(layer, walk.precision, flows[w].shape[1])
     q, ratios = kernels.flow_ratio(
         values.relative[layer.num_nodes], flows[source], slots, offsets, corrections,
         table["value_start"], i, table["places"], ratios, after, not in_parts, walk.kernels,
@@ -510,7 +363,7 @@ def _backward_layer(
     assert saved.p is not None
     if not in_parts:
         assert q is not None
-        theta = _step_weights(layer, table, weights, i)
+        theta = step_weights(layer, table, weights, i)
         back = ops.flows_back(q, theta, walk.propagation, walk.precision)
         new = kernels.scale_flows(
             saved.p, back, table["places"], table["flow_start"], i, flows[w], walk.kernels
@@ -536,7 +389,7 @@ def _gradient(
 ):
     """d LL / d theta of a layer: lists of rows, and their parts `[rows, blocks, M, N]`."""
     assert saved.p is not None
-    lists = parameter_copies(layer) if layer.num_blocks > 1 else _gradient_lists(layer)[0]
+    lists = parameter_copies(layer) if layer.num_blocks > 1 else gradient_lists(layer)[0]
     for rows, copies in lists:
         part = _gradient_of_rows(walk, layer, weights, saved, saved.p, q, rows, copies, as_flows)
         yield rows, part.reshape(len(rows), *weights.shape[1:])
@@ -567,7 +420,7 @@ def _gradient_of_rows(
     assert layer.selection is not None
     by_unit = (
         x.reshape(len(q), *x.shape[2:])
-        for x in (saved.block_shifts, layer.selection, _readers(layer))
+        for x in (saved.block_shifts, layer.selection, readers_of(layer))
     )
     block_shifts, selection, readers = map(jnp.asarray, by_unit)
     return kernels.weight_gradient(

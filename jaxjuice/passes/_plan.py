@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from jaxjuice import ops
 from jaxjuice.compiler import Program, SumLayer, align_columns
 from jaxjuice.ops import Propagation, kernels
-from jaxjuice.passes._fused import is_fusable, multiplies_in_parts
+from jaxjuice.passes._fused import is_fusable
+from jaxjuice.passes._fused_layers import multiplies_in_parts
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,12 @@ SHAPES: dict[str, dict] = {
     **dict.fromkeys(PRODUCTS, dict(blocks=4, nodes=32, elements=5, own=2, batch=256, width=256)),
     **dict.fromkeys(DENSE, dict(nodes=256, batch=256, width=256)),
 }
+# Bytes. The loops over several elements with lookups keep more addresses than registers.
+SPILLS = {
+    ("exponentiate-elements-illegal", 80): 140,
+    ("exponentiate-elements-illegal", 120): 64,
+    ("exponentiate-parts", 80): 8,
+}
 KIND = {80: "mma.sync", 90: "wgmma", 100: "tcgen05", 120: "mma.sync"}
 
 
@@ -70,8 +76,7 @@ def test_others(name: str, capability: int, compiled: list[Compiled]) -> None:
     CASES[name]().run("triton")
     (kernel,) = compiled
     assert not kernel.products
-    # The loops over several elements with lookups keep more addresses than registers.
-    spills = 160 if name == "exponentiate-elements-illegal" else 16
+    spills = SPILLS.get((name, capability), 0)
     assert kernel.fits and kernel.spills <= spills
     has_lookups = "lookups" in name or "illegal" in name
     assert has_lookups == ("lg2.approx.f32" in kernel.ptx)

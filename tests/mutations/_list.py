@@ -257,6 +257,7 @@ _LAYER = "ops/_sum_layer.py"
 _PLAN = "passes/_plan.py"
 _WALK = "passes/_walk.py"
 _FUSED = "passes/_fused.py"
+_FUSED_LAYERS = "passes/_fused_layers.py"
 _LOOKUP = "passes/_lookup.py"
 
 
@@ -391,7 +392,7 @@ XLA = [
         "jnp.where(category == -1, 0, category)", _in(_PASSES, "test_missing_values and HMM"),
     ),
     Mutation(
-        "without flows, p of a step lies where it is kept", _FUSED,
+        "without flows, p of a step lies where it is kept", _FUSED_LAYERS,
         "if not save:  # p of", "if save is None:  # p of",
         _in("tests/kernels/interpreted/test_circuits.py", "padded and True"),
     ),
