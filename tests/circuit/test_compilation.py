@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import jaxjuice as juice
-from jaxjuice import circuit
+from jaxjuice import _calls
 from jaxjuice._batch import make_batch
 from tests.circuit.test_against_oracle import shared_pd, tree
 
@@ -16,7 +16,7 @@ from tests.circuit.test_against_oracle import shared_pd, tree
 def _lowered(pc, params, x):
     batch = make_batch("test", pc.program, x, None, None, True)
     walk = pc._walk("LL", 1.0, None)
-    return circuit._log_likelihood_and_flows.lower(pc, walk, (), params, batch, (), None)
+    return _calls.log_likelihood_and_flows.lower(pc, walk, (), params, batch, (), None)
 
 
 def _hmm(length: int):
@@ -38,11 +38,11 @@ def test_equal_shapes_compile_once() -> None:
     run(params, x)
     run(params, 3 - x)
     assert traces == 1
-    before = circuit._log_likelihood._cache_size()
+    before = _calls.log_likelihood._cache_size()
     pc.log_likelihood(params, x)
     pc.log_likelihood(params, 3 - x)
     pc.with_precision("auto").log_likelihood(params, x)
-    assert circuit._log_likelihood._cache_size() == before + 1
+    assert _calls.log_likelihood._cache_size() == before + 1
 
 
 def test_a_long_chain_compiles_to_the_same_kernels_as_a_short_one() -> None:
