@@ -104,6 +104,23 @@ def test_dispatch_is_lowered_as_a_kernel_for_cuda_alone() -> None:
         assert "stablehlo.cosine" in lowered(platform) and "stablehlo.sine" not in lowered(platform)
 
 
+def test_the_plain_form_is_traced_only_where_it_is_lowered() -> None:
+    op, calls = _double()
+    traced = jax.jit(op).trace(jnp.arange(3.0), jnp.ones(3))
+    traced.lower(lowering_platforms=("cuda",))
+    assert calls["reference"] == 0
+    traced.lower(lowering_platforms=("cpu",))
+    assert calls["reference"] == 1
+
+
+def test_a_plain_form_of_other_shapes_is_no_plain_form() -> None:
+    def op(x):
+        return dispatch("triton", lambda x: x, lambda x: x[:1], x)
+
+    with pytest.raises(AssertionError, match=r"the kernel returns .*\(3,\).*its plain form"):
+        jax.jit(op)(jnp.arange(3.0))
+
+
 def test_dispatch_under_vmap_is_the_reference() -> None:
     def op(x, y):
         return dispatch("triton", lambda x, y: x - y, lambda x, y: x + y, x, y)

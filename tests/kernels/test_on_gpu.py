@@ -1,7 +1,10 @@
 """The kernels on a GPU, against float64."""
 
+import os
+
 import pytest
 
+from jaxjuice.ops.kernels import _compilation
 from tests.kernels.suite import CASES, DENSE, PRECISIONS, PRODUCTS
 
 pytestmark = pytest.mark.gpu
@@ -27,3 +30,19 @@ def test_precision_of_dense_products(op: str, units: int, precision: str) -> Non
     shape = dict(units=units, nodes=270, batch=200, width=260)
     for alone in (False, True):
         DENSE[op](precision=precision, alone=alone, **shape).check("triton")
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) == 1, reason="no core for a worker")
+def test_workers_compile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise kernels are compiled one after the other: right, and slow to start."""
+    answers = []
+
+    class Pool(_compilation.Pool):
+        def answer(self, text):
+            answers.append(super().answer(text))
+            return answers[-1]
+
+    pool = _compilation.POOL
+    monkeypatch.setattr(_compilation, "POOL", Pool(1, pool._command))
+    CASES["split-three"]().check("triton")
+    assert answers and None not in answers

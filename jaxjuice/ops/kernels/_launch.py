@@ -13,6 +13,8 @@ from jax.custom_batching import custom_vmap
 from jax.extend import backend
 
 from jaxjuice.ops._slots import match_varying, varying_axes
+from jaxjuice.ops.kernels import _compilation
+from jaxjuice.ops.kernels._late import late
 
 
 class KernelWarning(UserWarning):
@@ -67,6 +69,7 @@ def _import_problem() -> str | None:
         for name in ("triton", "jax_triton"):
             importlib.import_module(name)
         _call_through_ffi()
+        _compile_elsewhere()
         for name in ("blocks", "children", "dense", "flows"):
             importlib.import_module(f"jaxjuice.ops.kernels.device.{name}")
     except Exception as error:  # a broken installation raises anything
@@ -106,6 +109,15 @@ def _call_through_ffi() -> None:
     setattr(library, "jax", Jax())  # noqa: B010
 
 
+def _compile_elsewhere() -> None:
+    """Has jax-triton take kernels that worker processes compiled."""
+    library = importlib.import_module("jax_triton.triton_lib")
+    capability = compute_capability()
+    if capability is not None:
+        ours = _compilation.compiled_elsewhere(library, capability)
+        setattr(library, "get_or_create_triton_kernel", ours)  # noqa: B010
+
+
 def launch(
     kernel: Any,
     *arguments: Any,
@@ -127,6 +139,7 @@ def launch(
         num_warps, num_stages: see Triton.
         constants: the kernel's compile-time arguments.
     """
+    _request(kernel, (*arguments, *jax.tree.leaves(out)), constants, num_warps, num_stages)
     triton_call = importlib.import_module("jax_triton").triton_call
     return triton_call(
         *arguments,
@@ -138,6 +151,27 @@ def launch(
         out_shape=out,
         **constants,
     )
+
+
+# What jax-triton calls the dtypes of arrays.
+_TYPES = {"float32": "*fp32", "bfloat16": "*bf16", "int32": "*i32", "bool": "*i1"}
+
+
+def _request(
+    kernel: Any, arguments: tuple[Any, ...], constants: dict, num_warps: int, num_stages: int
+) -> None:
+    """Has a kernel compiled in the background, where one can run."""
+    capability = compute_capability()
+    if capability is None:
+        return
+    types = [_TYPES.get(a.dtype.name, "") if hasattr(a, "dtype") else "i32" for a in arguments]
+    numbers = {i: a for i, a in enumerate(arguments) if not hasattr(a, "dtype")}
+    if all(types) and all(type(n) is int and -(2**31) <= n < 2**31 for n in numbers.values()):
+        text = _compilation.describe(
+            kernel, types, numbers, constants, capability, num_warps, num_stages
+        )
+        if text is not None:
+            _compilation.POOL.request(text)
 
 
 def dispatch(
@@ -157,10 +191,15 @@ def dispatch(
 
     @custom_vmap
     def run(*arrays):
+        plain = late(reference, jax.eval_shape(kernel, *arrays))
+
         def on_gpu(*arrays):
             return match_varying(kernel(*arrays), axes)
 
-        return lax.platform_dependent(*arrays, cuda=on_gpu, default=reference)
+        def elsewhere(*arrays):
+            return match_varying(plain(*arrays), axes)
+
+        return lax.platform_dependent(*arrays, cuda=on_gpu, default=elsewhere)
 
     @run.def_vmap
     def _(size, batched, *arrays):

@@ -1,0 +1,210 @@
+"""Kernels are compiled by other processes, side by side, while JAX still traces.
+
+jax-triton compiles one kernel after the other when JAX lowers a function, and Triton holds Python's
+lock meanwhile, so threads would gain nothing. `_launch.launch` requests what it traces; lowering
+finds it compiled, or waits. Whatever goes wrong here, jax-triton compiles as ever.
+"""
+
+import atexit
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+from jaxjuice.ops.kernels import _worker
+
+Answer = dict[str, Any] | None
+
+# A step has some twenty kernels. A process takes 200 MB.
+MAX_WORKERS = 16
+IDLE_SECONDS = 10.0
+# No kernel takes a tenth of it.
+PATIENCE_SECONDS = 120.0
+
+
+def describe(
+    kernel: Any,
+    types: Sequence[str],
+    numbers: dict[int, Any],
+    constants: dict[str, Any],
+    capability: int,
+    num_warps: int,
+    num_stages: int,
+) -> str | None:
+    """What a worker needs to compile a kernel, as JSON; None where it can't be said so.
+
+    Args:
+        kernel: a function under `triton.jit` from `jaxjuice.ops.kernels.device`.
+        types: Triton's types of its run-time arguments, in order.
+        numbers: by position in `types`, the arguments that are numbers. Those that are 1 become
+            constants, as jax-triton has it.
+        constants: the compile-time arguments.
+        capability, num_warps, num_stages: see `_worker.compile_kernel`.
+    """
+    if not getattr(kernel, "__module__", "").startswith(_worker.PACKAGE):
+        return None
+    names = kernel.arg_names
+    ones = {names[i]: 1 for i, number in numbers.items() if number == 1}
+    try:
+        return json.dumps(
+            {
+                "module": kernel.__module__,
+                "name": kernel.__name__,
+                "types": {n: t for n, t in zip(names, types, strict=False) if n not in ones},
+                "constants": dict(sorted({**constants, **ones}.items())),
+                "capability": capability,
+                "num_warps": num_warps,
+                "num_stages": num_stages,
+            }
+        )
+    except TypeError:  # a constant that JSON does not know
+        return None
+
+
+class Pool:
+    """Worker processes, started as requests come and ended when none has come for a while.
+
+    Args:
+        limit: of processes at a time; with 0 nothing is compiled here.
+        command: runs a worker.
+    """
+
+    def __init__(self, limit: int, command: Sequence[str]) -> None:
+        self._limit = limit
+        self._command = command
+        self._changed = threading.Condition()
+        self._futures: dict[str, Future[Answer]] = {}
+        self._waiting: deque[tuple[str, Future[Answer]]] = deque()
+        self._workers = 0
+        self._idle = 0
+
+    def request(self, text: str) -> None:
+        """Has `text` compiled, once, in the background."""
+        with self._changed:
+            if self._limit < 1 or text in self._futures:
+                return
+            self._futures[text] = Future()
+            self._waiting.append((text, self._futures[text]))
+            if self._idle < len(self._waiting) and self._workers < self._limit:
+                self._workers += 1
+                threading.Thread(target=self._serve, daemon=True, name="jaxjuice-compile").start()
+            self._changed.notify()
+
+    def answer(self, text: str) -> Answer:
+        """What became of a request: waits for it. None if it was not made, or failed."""
+        future = self._futures.get(text)
+        try:
+            return None if future is None else future.result(PATIENCE_SECONDS)
+        except TimeoutError:
+            return None
+
+    def _serve(self) -> None:
+        """Starts a worker and passes requests on to it."""
+        broken = True
+        try:
+            with subprocess.Popen(
+                self._command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+                start_new_session=True,  # Ctrl-C is for this process
+            ) as worker:
+                forget = atexit.register(worker.kill)
+                try:
+                    broken = self._converse(worker)
+                finally:
+                    atexit.unregister(forget)
+                    worker.kill()
+        except (OSError, ValueError):
+            pass  # no such program, no memory, no pipe: jax-triton compiles
+        with self._changed:
+            self._workers -= 1
+            if broken:
+                self._limit = 0
+            while broken and not self._workers and self._waiting:
+                self._waiting.popleft()[1].set_result(None)
+
+    def _converse(self, worker: subprocess.Popen[str]) -> bool:
+        """Until no request comes (False), or the worker is gone (True)."""
+        assert worker.stdin is not None and worker.stdout is not None
+        worker.stdin.write(json.dumps(sys.path) + "\n")
+        while (task := self._next()) is not None:
+            text, future = task
+            answer = None
+            try:
+                worker.stdin.write(text + "\n")
+                worker.stdin.flush()
+                line = worker.stdout.readline()
+                answer = json.loads(line) if line else None
+            finally:
+                future.set_result(None if answer is None or "error" in answer else answer)
+            if answer is None:
+                return True
+        return False
+
+    def _next(self) -> tuple[str, Future[Answer]] | None:
+        with self._changed:
+            self._idle += 1
+            self._changed.wait_for(lambda: self._waiting, IDLE_SECONDS)
+            self._idle -= 1
+            return self._waiting.popleft() if self._waiting else None
+
+
+def _limit() -> int:
+    """One core is left to this process; Python must be able to start itself."""
+    if not sys.executable or not hasattr(os, "sched_getaffinity"):
+        return 0
+    return min(MAX_WORKERS, len(os.sched_getaffinity(0)) - 1)
+
+
+# -P: the folder of the script is no place to import from.
+POOL = Pool(_limit(), (sys.executable, "-P", str(_worker.__file__)))
+
+
+def compiled_elsewhere(library: Any, capability: int) -> Callable[..., Any]:
+    """jax-triton's `get_or_create_triton_kernel`, asking the workers first.
+
+    Args:
+        library: the module `jax_triton.triton_lib`.
+        capability: the GPU's compute capability, 90 for 9.0.
+    """
+    original = library.get_or_create_triton_kernel
+    found: dict[str, Any] = {}
+
+    def get_or_create(backend, platform, kernel, types, scalars, **options: Any) -> Any:
+        plain = {"num_ctas": 1, "compute_capability": None, "enable_fp_fusion": True, "dump": False}
+        text = None
+        if platform == "cuda" and all(options.get(key) == plain[key] for key in plain):
+            text = describe(
+                kernel,
+                types,
+                {i: number for i, _, number in scalars},
+                options["metaparams"],
+                capability,
+                options["num_warps"],
+                options["num_stages"],
+            )
+        answer = None if text is None else POOL.answer(text)
+        if text is None or answer is None:
+            return original(backend, platform, kernel, types, scalars, **options)
+        if text not in found:
+            found[text] = library.triton_kernel_call_lib.TritonKernel(
+                answer["name"],
+                options["num_warps"],
+                1,
+                answer["shared"],
+                answer["ptx"],
+                answer["ttir"],
+                capability,
+            )
+        aligned = [["tt.divisibility", 16]]
+        attributes = {(i,): aligned if t.startswith("*") else [] for i, t in enumerate(types)}
+        return found[text], attributes
+
+    return get_or_create
