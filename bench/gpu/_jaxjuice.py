@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -17,6 +18,18 @@ from bench._timing import Timing, clock
 STEP_SIZE, PSEUDOCOUNT = 0.1, 0.01
 
 
+class Times(NamedTuple):
+    """Of equal calls.
+
+    Attributes:
+        alone: wall times of single calls, each until the GPU is done.
+        queued: seconds a call takes when the host need not wait for the one before, as in training.
+    """
+
+    alone: Timing
+    queued: float
+
+
 class Measured(NamedTuple):
     """What a library does with a circuit.
 
@@ -29,9 +42,9 @@ class Measured(NamedTuple):
     """
 
     compile_s: float
-    forward: Timing
-    both: Timing
-    step: Timing
+    forward: Times
+    both: Times
+    step: Times
     memory: int
     lls: np.ndarray
 
@@ -70,24 +83,37 @@ def measure(
     forward = jax.jit(partial(pc.log_likelihood, validate=False), compiler_options=options)
     both = jax.jit(partial(pc.log_likelihood_and_flows, validate=False), compiler_options=options)
 
-    def advance() -> None:
+    def advance() -> Any:
         nonlocal state
-        state = jax.block_until_ready(step(*state, data))[:2]
+        *state, ll = step(*state, data)
+        return ll
 
     times = [
-        time_rounds(action, rounds)
-        for action in (
-            lambda: forward(params, data).block_until_ready(),
-            lambda: jax.block_until_ready(both(params, data)),
-            advance,
-        )
+        time_calls(action, jax.block_until_ready, rounds)
+        for action in (lambda: forward(params, data), lambda: both(params, data), advance)
     ]
     lls = np.asarray(forward(params, data), np.float64)
     return Measured(compile_s, *times, memory, lls)
 
 
-def time_rounds(action, rounds: int) -> Timing:
-    """Times calls, each until its work is done, after two that warm up."""
+def time_calls(
+    action: Callable[[], Any], wait: Callable[[Any], object], rounds: int, repeats: int = 3
+) -> Times:
+    """Times an action alone and queued, warm.
+
+    Args:
+        action: hands its work to the GPU.
+        wait: until the GPU has done what returned its argument, and all before.
+        rounds: calls alone, and calls in each queue.
+        repeats: queues; the median counts.
+    """
     for _ in range(2):
-        action()
-    return Timing.of([clock(action) for _ in range(rounds)])
+        wait(action())
+    alone = Timing.of([clock(lambda: wait(action())) for _ in range(rounds)])
+
+    def queue() -> None:
+        for _ in range(rounds - 1):
+            action()
+        wait(action())
+
+    return Times(alone, Timing.of([clock(queue) for _ in range(repeats)]).median / rounds)

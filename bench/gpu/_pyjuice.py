@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from bench._timing import Timing
-from bench.gpu._jaxjuice import PSEUDOCOUNT, STEP_SIZE, Measured, time_rounds
+from bench.gpu._jaxjuice import PSEUDOCOUNT, STEP_SIZE, Measured, Times, time_calls
 from jaxjuice import nodes
 from jaxjuice.distributions import Categorical
 
@@ -118,9 +117,9 @@ def measure(
         both()
         pc.mini_batch_em(step_size=STEP_SIZE, pseudocount=PSEUDOCOUNT)
 
-    def times() -> list[Timing]:
+    def times() -> list[Times]:
         return [
-            time_rounds(lambda action=action: (action(), torch.cuda.synchronize()), rounds)
+            time_calls(action, lambda _: torch.cuda.synchronize(), rounds)
             for action in (lambda: pc(data), both, step)
         ]
 
@@ -140,7 +139,10 @@ def measure(
             print(f"  pyjuice without CUDA graphs: {error}", flush=True)
         else:
             found = [
-                min(pair, key=lambda timing: timing.median)
-                for pair in zip(found, recorded, strict=True)
+                Times(
+                    min(one.alone, other.alone, key=lambda timing: timing.median),
+                    min(one.queued, other.queued),
+                )
+                for one, other in zip(found, recorded, strict=True)
             ]
     return Measured(compile_s, *found, memory, lls)

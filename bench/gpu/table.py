@@ -17,8 +17,9 @@ from bench._report import markdown_table
 README = Path(__file__).parents[1] / "results" / "README.md"
 HEAD = (
     "workload", "batch", "mode", "forward, with flows, EM step (ms)", "PyJuice's (ms)", "ratio",
-    "floor: forward, with flows (ms)", "reached", "memory (GiB)", "PyJuice's", "first step (s)",
-    "PyJuice's", "max diff",
+    "queued (ms)", "PyJuice's (ms)", "ratio",
+    "floor: forward, with flows (ms)", "reached, queued", "memory (GiB)", "PyJuice's",
+    "first step (s)", "PyJuice's", "max diff",
 )  # fmt: skip
 SPEEDS, FLOORS = ("fw", "fwbw", "step"), ("fw", "fwbw")
 _SECTION = re.compile(r"(?<=<!-- gpu -->\n).*?(?=<!-- end -->)", re.DOTALL)
@@ -69,20 +70,27 @@ def _origin(row: dict[str, Any]) -> str:
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:
-    def times(prefix: str, names: Iterable[str]) -> str:
-        return ", ".join(f"{row[f'{prefix}{name}_ms']:.2f}" for name in names)
-
     has_peer = "peer_fw_ms" in row
     names = SPEEDS if has_peer else ()
-    ratios = (row[f"peer_{name}_ms"] / row[f"{name}_ms"] for name in names)
-    shares = (row[f"floor_{name}_ms"] / row[f"{name}_ms"] for name in FLOORS)
+
+    def times(prefix: str, names: Iterable[str], suffix: str = "_ms") -> str:
+        return ", ".join(f"{row[f'{prefix}{name}{suffix}']:.2f}" for name in names)
+
+    def ratios(suffix: str = "_ms") -> str:
+        found = (row[f"peer_{name}{suffix}"] / row[f"{name}{suffix}"] for name in names)
+        return ", ".join(f"{ratio:.2f}x" for ratio in found)
+
+    shares = (row[f"floor_{name}_ms"] / row[f"{name}_queued_ms"] for name in FLOORS)
     return (
         row["workload"],
         str(row["batch"]),
         row["precision"],
         times("", SPEEDS),
         times("peer_", names),
-        ", ".join(f"{ratio:.2f}x" for ratio in ratios),
+        ratios(),
+        times("", SPEEDS, "_queued_ms"),
+        times("peer_", names, "_queued_ms"),
+        ratios("_queued_ms"),
         times("floor_", FLOORS),
         ", ".join(f"{share:.0%}" for share in shares),
         f"{row['memory_bytes'] / 2**30:.2f}",

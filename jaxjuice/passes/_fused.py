@@ -45,8 +45,9 @@ from jaxjuice.passes._walk import (
     stack_entries,
 )
 
-# XLA starts what is in the body of a loop as one graph: the host is slower than small kernels.
-_UNROLLED_STEPS = 4
+# XLA starts what is in the body of a loop as one graph: the host is slower than small kernels. Each
+# copy of a step, those after the loop too, is compiled.
+_UNROLLED_STEPS = (4, 3)
 
 
 class FusedPass(NamedTuple):
@@ -151,7 +152,8 @@ def _run_steps(step: Callable, carry, count: int, *, reverse: bool = False):
 
     if count == 1:
         return body(jnp.zeros((), jnp.int32), carry)
-    return lax.fori_loop(0, count, body, carry, unroll=min(count, _UNROLLED_STEPS))
+    unroll = min(_UNROLLED_STEPS, key=lambda steps: steps + count % steps)
+    return lax.fori_loop(0, count, body, carry, unroll=min(count, unroll))
 
 
 def _start_values(program: Program, places: ValueSlots, weights, leaves, empty: Empty) -> Values:

@@ -17,7 +17,7 @@ from bench.gpu.workloads import QUICK, WORKLOADS
 
 KEYS = (
     "workload batch precision device versions compile_s fw_ms fwbw_ms step_ms floor_fwbw_ms "
-    "memory_bytes"
+    "fw_queued_ms fwbw_queued_ms step_queued_ms memory_bytes"
 ).split()
 
 
@@ -31,6 +31,7 @@ def _row(**changes) -> dict:
         "workload": "hmm4096", "batch": 32, "precision": "auto", "device": "a GPU",
         "machine": {"python": "3.12"}, "versions": {"jax": "1.0"}, "compile_s": 4.0,
         "fw_ms": 1.0, "fwbw_ms": 2.0, "step_ms": 4.0, "floor_fw_ms": 0.5, "floor_fwbw_ms": 1.5,
+        "fw_queued_ms": 0.8, "fwbw_queued_ms": 1.75, "step_queued_ms": 3.0,
         "memory_bytes": 2**30,
     }  # fmt: skip
     return row | changes
@@ -38,6 +39,7 @@ def _row(**changes) -> dict:
 
 PEER = {
     "peer_fw_ms": 3.0, "peer_fwbw_ms": 5.0, "peer_step_ms": 6.0, "peer_compile_s": 9.0,
+    "peer_fw_queued_ms": 2.4, "peer_fwbw_queued_ms": 3.5, "peer_step_queued_ms": 4.5,
     "peer_memory_bytes": 2**31, "ll_max_abs_diff": 1e-3,
 }  # fmt: skip
 
@@ -190,7 +192,8 @@ def test_a_table_has_the_figures_of_a_report() -> None:
     assert cells[0] == list(table.HEAD)
     assert cells[2] == [
         "hmm4096", "32", "auto", "1.00, 2.00, 4.00", "3.00, 5.00, 6.00", "3.00x, 2.50x, 1.50x",
-        "0.50, 1.50", "50%, 75%", "1.00", "2.00", "4.0", "9.0", "1.0e-03",
+        "0.80, 1.75, 3.00", "2.40, 3.50, 4.50", "3.00x, 2.00x, 1.50x",
+        "0.50, 1.50", "62%, 86%", "1.00", "2.00", "4.0", "9.0", "1.0e-03",
     ]  # fmt: skip
     assert cells[3][4:6] == ["", ""] and cells[3][-1] == ""
     assert "From `new.json`: a GPU, Python 3.12, jax 1.0. PyJuice's figures are from `ear" in text
