@@ -34,6 +34,7 @@ for line in sys.stdin:
 @pytest.fixture(autouse=True)
 def _end_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_compilation, "IDLE_SECONDS", 0.2)
+    _wait_for_no_threads()
 
 
 class Recorder:
@@ -215,6 +216,17 @@ def test_no_more_workers_than_the_limit() -> None:
     processes = {pool.answer(str(number))["process"] for number in range(18, 40)}
     assert 1 <= len(processes) <= 2
     assert os.getpid() not in processes
+
+
+def test_workers_start_early_and_no_oftener_than_the_limit() -> None:
+    pool = _fake(2)
+    for _ in range(3):
+        pool.start(5)
+    count = sum(thread.name == "jaxjuice-compile" for thread in threading.enumerate())
+    assert count == 2
+    pool.request("1")
+    assert pool.answer("1")["twice"] == 2
+    _wait_for_no_threads()
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from jax.sharding import PartitionSpec
 
 from jaxjuice.ops import kernels
-from jaxjuice.ops.kernels import KernelWarning, _launch, dispatch
+from jaxjuice.ops.kernels import KernelWarning, _compilation, _launch, dispatch
 from tests.kernels import cases
 
 
@@ -36,6 +36,7 @@ def _pretend(monkeypatch: pytest.MonkeyPatch, capability: int | None, imports: s
         return original(name, package)
 
     monkeypatch.setattr(_launch, "compute_capability", lambda: capability)
+    monkeypatch.setattr(_compilation, "POOL", _compilation.Pool(0, ()))
     monkeypatch.setattr(_launch.importlib, "import_module", import_module)
     if imports != "jax_triton":
         monkeypatch.setattr(_launch, "_call_through_ffi", lambda: None)

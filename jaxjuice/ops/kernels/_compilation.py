@@ -22,6 +22,7 @@ Answer = dict[str, Any] | None
 
 # A step has some twenty kernels. A process takes 200 MB.
 MAX_WORKERS = 16
+EARLY_WORKERS = 8
 IDLE_SECONDS = 10.0
 # No kernel takes a tenth of it.
 PATIENCE_SECONDS = 120.0
@@ -90,10 +91,20 @@ class Pool:
                 return
             self._futures[text] = Future()
             self._waiting.append((text, self._futures[text]))
-            if self._idle < len(self._waiting) and self._workers < self._limit:
-                self._workers += 1
-                threading.Thread(target=self._serve, daemon=True, name="jaxjuice-compile").start()
+            if self._idle < len(self._waiting):
+                self._add_worker()
             self._changed.notify()
+
+    def start(self, count: int) -> None:
+        """Starts workers before the first request: they take a while to import Triton."""
+        with self._changed:
+            while self._workers < min(count, self._limit):
+                self._add_worker()
+
+    def _add_worker(self) -> None:
+        if self._workers < self._limit:
+            self._workers += 1
+            threading.Thread(target=self._serve, daemon=True, name="jaxjuice-compile").start()
 
     def answer(self, text: str) -> Answer:
         """What became of a request: waits for it. None if it was not made, or failed."""
@@ -134,6 +145,7 @@ class Pool:
         """Until no request comes (False), or the worker is gone (True)."""
         assert worker.stdin is not None and worker.stdout is not None
         worker.stdin.write(json.dumps(sys.path) + "\n")
+        worker.stdin.flush()
         while (task := self._next()) is not None:
             text, future = task
             answer = None

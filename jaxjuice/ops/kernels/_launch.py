@@ -13,7 +13,7 @@ from jax.custom_batching import custom_vmap
 from jax.extend import backend
 
 from jaxjuice.ops._slots import match_varying, varying_axes
-from jaxjuice.ops.kernels import _compilation
+from jaxjuice.ops.kernels import _compilation, _worker
 from jaxjuice.ops.kernels._late import late
 
 
@@ -52,6 +52,7 @@ def available() -> bool:
     if capability < 80:
         problem = f"the GPU has compute capability {capability / 10}, and 8.0 is wanted"
     else:
+        _compilation.POOL.start(_compilation.EARLY_WORKERS)
         problem = _import_problem()
     if problem is None:
         return True
@@ -70,8 +71,8 @@ def _import_problem() -> str | None:
             importlib.import_module(name)
         _call_through_ffi()
         _compile_elsewhere()
-        for name in ("blocks", "children", "dense", "flows"):
-            importlib.import_module(f"jaxjuice.ops.kernels.device.{name}")
+        for name in _worker.MODULES:
+            importlib.import_module(f"{_worker.PACKAGE}.{name}")
     except Exception as error:  # a broken installation raises anything
         return f"jax-triton or triton cannot be imported ({type(error).__name__}: {error})"
     finally:
