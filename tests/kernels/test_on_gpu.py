@@ -2,8 +2,10 @@
 
 import os
 
+import jax
 import pytest
 
+from jaxjuice.ops import kernels
 from jaxjuice.ops.kernels import _compilation
 from tests.kernels.suite import CASES, DENSE, PRECISIONS, PRODUCTS
 
@@ -42,6 +44,8 @@ def test_workers_compile(monkeypatch: pytest.MonkeyPatch) -> None:
             answers.append(super().answer(text))
             return answers[-1]
 
+    assert kernels.available()
+    jax.clear_caches()
     pool = _compilation.POOL
     monkeypatch.setattr(_compilation, "POOL", Pool(1, pool._command))
     CASES["split-three"]().check("triton")
