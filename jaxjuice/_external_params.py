@@ -6,7 +6,7 @@ parameterization are put end to end, and each layer gathers its units' parts fro
 is plain JAX, so gradients find their way back to the tensors, sums over tied copies included.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,7 +17,7 @@ from jax import Array
 from jaxjuice._batch import as_array
 from jaxjuice._errors import DataError, StructureError
 from jaxjuice.compiler import Program, ScaledUnits, SumLayer
-from jaxjuice.nodes import SumNodes
+from jaxjuice.nodes import CircuitNodes, SumNodes
 from jaxjuice.parameterizations import Parameterization
 from jaxjuice.passes import LayerScale
 
@@ -46,9 +46,10 @@ def check_group(pc: "Circuit", name: str, nodes: Sequence[SumNodes]) -> tuple[Su
         raise StructureError(f"{call}: the name of a group is a string.")
     if name in pc.external_params_groups:
         raise StructureError(f"{call}: this circuit has a group of that name already.")
-    members = tuple(nodes)
+    is_list = isinstance(nodes, Iterable) and not isinstance(nodes, CircuitNodes)
+    members = tuple(nodes) if is_list else ()
     if not members:
-        raise StructureError(f"{call}: a group wants at least one node vector.")
+        raise StructureError(f"{call}: a list of at least one node vector is wanted.")
     for ns in members:
         _check_member(call, pc.program, ns)
     owners = [_owner(ns) for ns in members]

@@ -10,6 +10,7 @@ from jaxjuice.ops._precision import (
 from jaxjuice.ops._scaled_layer import (
     ScaledGradients as ScaledGradients,
     ScaledSums as ScaledSums,
+    finite as finite,
     scaled_backward as scaled_backward,
     scaled_forward as scaled_forward,
 )

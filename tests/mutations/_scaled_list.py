@@ -31,8 +31,8 @@ SCALED = [
     ),
     Mutation(
         "weights of 0 overflow", _LAYER,
-        "jnp.exp(jnp.minimum(terms - log_sum[..., None], largest))",
-        "jnp.exp(terms - log_sum[..., None])", _in(_PROPERTIES, "do_not_hide and exp_sum"),
+        "return finite(f * jnp.exp(jnp.minimum(exponent, largest)))",
+        "return f * jnp.exp(exponent)", _in(_PROPERTIES, "do_not_hide and exp_sum"),
     ),
     Mutation(
         "the gradient of scales forgets Z", _LAYER,

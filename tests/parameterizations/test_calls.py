@@ -123,6 +123,9 @@ def test_a_group_is_its_members(kind) -> None:
     lls, flows, gradient = values_and_gradients(pc, params, data(), alone)
     np.testing.assert_array_equal(found, lls)
     jax.tree.map(np.testing.assert_array_equal, group_flows, flows)
+    # Names and vectors are keys of one pytree.
+    mixed = {"others": joined, first: tensors[first]}
+    assert [*jax.tree.map(lambda t: t, mixed)] == [first, "others"]
     members = [gradient[ns] for ns in others[::-1]]
     wanted = tuple(jnp.concatenate(same, 1) for same in zip(*members, strict=True))
     jax.tree.map(np.testing.assert_array_equal, group_gradient["others"], wanted)
@@ -193,6 +196,8 @@ def test_errors() -> None:
             jax.eval_shape(lambda given=given: call(given))
     for name, nodes, words in (
         ("g", [], "at least one"),
+        ("g", None, "at least one"),
+        ("g", ns, "at least one"),
         ("g", [ns, ns], "twice"),
         ("g", [ns, root], "no parameterization"),
         ("g", [ns, stranger], "not a sum vector"),

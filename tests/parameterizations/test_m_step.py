@@ -213,6 +213,15 @@ def test_weights_one_by_one() -> None:
         ratio = (f + 2 / 4) / (w + 2)
         ratio[0, 3] = 0  # a weight of 0 stays 0
         np.testing.assert_allclose(step(pseudocount=2.0), normalized(ratio), rtol=1e-14)
+        # A weight that prior samples hardly take, and all data want: r overflows.
+        steep = conditional_m_step(
+            np.float32([[0.5, 0.3, 0.2]]),
+            np.float32([[100, 1, 1]]),
+            np.float32([[1e-37, 3, 3]]),
+            step_size=1.0,
+            pseudocount=0.0,
+        )
+        np.testing.assert_allclose(steep, [[1, 0, 0]], atol=1e-30)
         mask = np.zeros((3, 4), bool)
         mask[0, 3] = True
         ratio[0, :3] = (f[0, :3] + 2 / 3) / (w[0, :3] + 2)

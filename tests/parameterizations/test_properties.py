@@ -235,6 +235,50 @@ def test_weights_of_0_do_not_hide_other_children_in_float32(kind) -> None:
     np.testing.assert_allclose(found[live], wanted.denominators[root][live], rtol=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("kind", "dtype"),
+    [
+        (None, "float32"),
+        (LowRank(2, "sum_exp"), "float32"),
+        (LowRank(2, "sum_exp"), "float64"),
+        (BlockScale(2, 1), "float32"),
+    ],
+    ids=str,
+)
+def test_nodes_far_below_others_have_their_flows(kind, dtype: str) -> None:
+    """Whose only child lies almost as far below as the dtype reaches, beside weights of 0."""
+    depth, rows = (86.5 if dtype == "float32" else 600.0), 64
+    external = juice.distributions.External()
+    leaf = juice.inputs(0, num_nodes=3, dist=external)
+    weights = [[0, 1.0, 0], [0, 0, 1.0]]
+    root = juice.summate(leaf, num_nodes=2, block_size=2, parameterization=kind, params=weights)
+    pc = juice.compile(root)
+    # No node has the first child; in a plain layer it would hide the others.
+    logs = np.repeat([[-100.0 if kind is None else 300.0, 0.0, -depth]], rows, axis=0)
+    with jax.enable_x64(dtype == "float64"):
+        raw = pc.to_unconstrained(pc.init(jax.random.key(0), dtype=dtype))
+        constant = random_tensors(np.random.default_rng(0), root, rows, spread=0.0)
+
+        @functools.partial(jax.jit, compiler_options=FAST_COMPILE)
+        def call(raw):
+            def total(raw):
+                lls, flows = pc.log_likelihood_and_flows(
+                    pc.from_unconstrained(raw),
+                    jnp.zeros((rows, 1)),
+                    external_log_probs={0: logs.astype(dtype)},
+                    external_params=constant,
+                )
+                return lls.sum(), (lls, flows)
+
+            return jax.grad(total, has_aux=True)(raw)
+
+        of_raw, (lls, flows) = call(raw)
+    np.testing.assert_allclose(lls, np.repeat([[0, -depth]], rows, axis=0), rtol=1e-5, atol=1e-5)
+    wanted = [[[0], [0]], [[rows], [0]], [[0], [rows]]]
+    np.testing.assert_allclose(pc.get_node_flows(flows, root), wanted, rtol=1e-4)
+    assert all(np.isfinite(gradient).all() for gradient in jax.tree.leaves(of_raw))
+
+
 @pytest.mark.parametrize("kind", KINDS[:3], ids=str)
 @pytest.mark.parametrize(("propagation", "alpha"), [("MPE", 1.0), ("GeneralLL", 1.7)])
 def test_other_propagations(kind, propagation: str, alpha: float) -> None:
