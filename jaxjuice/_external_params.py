@@ -70,19 +70,30 @@ def check_group(pc: "Circuit", name: str, nodes: Sequence[SumNodes]) -> tuple[Su
 
 
 def check_external(call: str, pc: "Circuit", given: Any, batch: int) -> External:
-    """Checks `external_params` of `call`.
+    """Checks `external_params` of `call`, and brings them into one form.
 
     Raises:
         DataError: if a key is unknown, a vector comes twice, or a shape or dtype does not fit.
     """
+    found = external_arrays(call, pc, given, batch)
+    keys = tuple(sorted(found))
+    return External(keys, tuple(tuple(map(jnp.asarray, found[key])) for key in keys))
+
+
+def external_arrays(call: str, pc: "Circuit", given: Any, batch: int) -> dict[Key, tuple[Any, ...]]:
+    """The same for arrays that stay where they are, on the host or a device.
+
+    Raises:
+        DataError: as `check_external` does.
+    """
     if given is None:
-        return External((), ())
+        return {}
     if not isinstance(given, Mapping):
         raise DataError(
             f"{call}: external_params is a {type(given).__name__}, and a dict from node vector or "
             "group name to tensors is wanted."
         )
-    found: dict[Key, tuple[Array, ...]] = {}
+    found: dict[Key, tuple[Any, ...]] = {}
     served: set[SumNodes] = set()
     for key, value in given.items():
         members = _members(call, pc, key)
@@ -93,13 +104,12 @@ def check_external(call: str, pc: "Circuit", given: Any, batch: int) -> External
         found[key if isinstance(key, str) else members[0]] = _tensors(
             call, key, members, value, batch
         )
-    keys = tuple(sorted(found, key=lambda key: (isinstance(key, str), key)))
-    return External(keys, tuple(found[key] for key in keys))
+    return found
 
 
 def _tensors(
     call: str, key: Key, members: tuple[SumNodes, ...], value: Any, batch: int
-) -> tuple[Array, ...]:
+) -> tuple[Any, ...]:
     wanted = [(batch, *shape) for shape in _group_shapes(members)]
     name = f"group {key!r}" if isinstance(key, str) else repr(key)
     tensors = value if isinstance(value, tuple | list) else (value,)
@@ -116,7 +126,7 @@ def _tensors(
                 f"{call}: external_params of {name} came with dtype {array.dtype}, and floats "
                 "(float32 or bfloat16) are wanted."
             )
-    return tuple(jnp.asarray(array) for array in arrays)
+    return tuple(arrays)
 
 
 def _members(call: str, pc: "Circuit", key: Any) -> tuple[SumNodes, ...]:
