@@ -93,18 +93,39 @@ def external_arrays(call: str, pc: "Circuit", given: Any, batch: int) -> dict[Ke
             f"{call}: external_params is a {type(given).__name__}, and a dict from node vector or "
             "group name to tensors is wanted."
         )
-    found: dict[Key, tuple[Any, ...]] = {}
+    keys = _canonical(call, pc, given)
+    members = {key: _members(call, pc, key) for key in given}
+    return {
+        own: _tensors(call, key, members[key], value, batch)
+        for own, (key, value) in zip(keys, given.items(), strict=True)
+    }
+
+
+def check_keys(call: str, pc: "Circuit", given: Any) -> tuple[Key, ...]:
+    """The keys that `check_external` would return for tensors under these keys.
+
+    Raises:
+        DataError: if a key is unknown, or a vector comes twice.
+    """
+    if given is None:
+        return ()
+    if isinstance(given, str | CircuitNodes) or not isinstance(given, Iterable):
+        raise DataError(f"{call}: external_params={given!r} is no list of node vectors or names.")
+    return tuple(sorted(_canonical(call, pc, given)))
+
+
+def _canonical(call: str, pc: "Circuit", given: Iterable[Any]) -> list[Key]:
+    """A copy's tensors, where copies share them, are those of its source."""
+    keys: list[Key] = []
     served: set[SumNodes] = set()
-    for key, value in given.items():
+    for key in given:
         members = _members(call, pc, key)
         for owner in members:
             if owner in served:
                 raise DataError(f"{call}: external_params has {owner!r} twice.")
             served.add(owner)
-        found[key if isinstance(key, str) else members[0]] = _tensors(
-            call, key, members, value, batch
-        )
-    return found
+        keys.append(key if isinstance(key, str) else members[0])
+    return keys
 
 
 def _tensors(

@@ -103,6 +103,16 @@ class Parameterization(abc.ABC):
         """How many consecutive children of a unit share each scale."""
         return 1
 
+    @property
+    def nodes_per_scale(self) -> int:
+        """How many consecutive nodes of a unit share each scale."""
+        return 1
+
+    def factor_precision(self, precision: str) -> str | None:
+        """The mode of the products that make g in a call of a mode; None where none do."""
+        del precision
+        return None
+
     def layer_key(self, num_nodes: int, num_ch_nodes: int) -> Hashable:
         """What units must agree in, beyond the parameterization, to run in one layer."""
         return num_nodes, num_ch_nodes

@@ -71,6 +71,10 @@ class BlockScale(Parameterization):
     def children_per_scale(self) -> int:
         return self._sizes()[1]
 
+    @property
+    def nodes_per_scale(self) -> int:
+        return self._sizes()[0]
+
     def layer_key(self, num_nodes: int, num_ch_nodes: int) -> Hashable:
         return ()
 

@@ -82,6 +82,9 @@ class LowRank(Parameterization):
     def is_mixture(self) -> bool:
         return self.form == "sum_exp"
 
+    def factor_precision(self, precision: str) -> str | None:
+        return None if self.is_mixture else _factor_mode(precision)
+
     def layer_key(self, num_nodes: int, num_ch_nodes: int) -> Hashable:
         return ()
 
@@ -115,6 +118,11 @@ class LowRank(Parameterization):
         return _factor_product(precision, num_samples, a, b)
 
 
+def _factor_mode(precision: str) -> str:
+    # Log-scales are large numbers, of which bf16 alone would keep two digits.
+    return "fp32" if precision == "fp32" else "bf16x3"
+
+
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _factor_product(precision: str, num_samples: int, a: Array, b: Array) -> Array:
     """sum_r a_ir b_jr, where -inf times 0 counts as 0."""
@@ -124,8 +132,7 @@ def _factor_product(precision: str, num_samples: int, a: Array, b: Array) -> Arr
         b,
         ((3,), (3,)),
         batch=((0, 1), (0, 1)),
-        # Log-scales are large numbers, of which bf16 alone would keep two digits.
-        precision="fp32" if precision == "fp32" else "bf16x3",
+        precision=_factor_mode(precision),
         role="forward",
         num_samples=num_samples,
     )
