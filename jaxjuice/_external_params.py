@@ -58,6 +58,11 @@ def check_group(pc: "Circuit", name: str, nodes: Sequence[SumNodes]) -> tuple[Su
             f"{call}: {_repeated(owners)!r} is named twice (tied copies with tie_external=True are "
             "one: name their source)."
         )
+    if len(members) > 1 and () in _shapes(members[0]):
+        raise StructureError(
+            f"{call}: {members[0].parameterization!r} takes one number a sample, and tensors of a "
+            "group are concatenated along the axis behind the samples."
+        )
     first = _group_key(members[0])
     for ns in members[1:]:
         if _group_key(ns) != first:
@@ -199,7 +204,7 @@ def _group_shapes(members: Sequence[SumNodes]) -> list[tuple[int, ...]]:
     """The members' shapes, concatenated along the first axis."""
     every = [_shapes(ns) for ns in members]
     return [
-        (sum(shape[0] for shape in shapes), *shapes[0][1:]) if shapes[0] else ()
+        (sum(shape[0] for shape in shapes), *shapes[0][1:]) if shapes[0] else ()  # a lone member
         for shapes in zip(*every, strict=True)
     ]
 

@@ -156,7 +156,13 @@ class Parameterization(abc.ABC):
         shapes = self.tensor_shapes(*size)
         units, batch = parts[0].shape[:2]
         whole = [p.reshape(units * batch, *shape) for p, shape in zip(parts, shapes, strict=True)]
-        return self.log_scale(whole, *size).reshape(units, batch, *size)
+        scale = self.log_scale(whole, *size)
+        if scale.shape != (units * batch, *size):
+            raise StructureError(
+                f"{type(self).__name__}.log_scale(tensors, {size[0]}, {size[1]}) returned shape "
+                f"{list(scale.shape)}, and {[units * batch, *size]} is wanted."
+            )
+        return scale.astype(parts[0].dtype).reshape(units, batch, *size)
 
 
 def positive_size(call: str, name: str, value: object) -> int:
@@ -171,3 +177,10 @@ def positive_size(call: str, name: str, value: object) -> int:
     if number < 1:
         raise StructureError(f"{call}: {name}={value!r} is not an integer >= 1.")
     return number
+
+
+def check_flags(call: str, **flags: object) -> None:
+    """Raises a StructureError unless all are True or False."""
+    for name, value in flags.items():
+        if not isinstance(value, bool):
+            raise StructureError(f"{call}: {name}={value!r} is neither True nor False.")

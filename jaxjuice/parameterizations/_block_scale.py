@@ -10,7 +10,12 @@ import numpy as np
 from jax import Array
 
 from jaxjuice._errors import StructureError
-from jaxjuice.parameterizations._base import Parameterization, Unit, positive_size
+from jaxjuice.parameterizations._base import (
+    Parameterization,
+    Unit,
+    check_flags,
+    positive_size,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +46,11 @@ class BlockScale(Parameterization):
     def __post_init__(self) -> None:
         for name in ("block_size", "ch_block_size"):
             if getattr(self, name) is not None:
-                positive_size("BlockScale(...)", name, getattr(self, name))
+                # An int of numpy could not be written to a file.
+                size = positive_size("BlockScale(...)", name, getattr(self, name))
+                object.__setattr__(self, name, size)
+        flags = {name: getattr(self, name) for name in ("apply_z_correction", "tie_external")}
+        check_flags("BlockScale(...)", **flags)
 
     def resolve(self, call: object, block_size: int, ch_block_size: int) -> BlockScale:
         sizes = {"block_size": block_size, "ch_block_size": ch_block_size}

@@ -14,7 +14,12 @@ from jax import Array, lax
 
 from jaxjuice import ops
 from jaxjuice._errors import StructureError
-from jaxjuice.parameterizations._base import Parameterization, Unit, positive_size
+from jaxjuice.parameterizations._base import (
+    Parameterization,
+    Unit,
+    check_flags,
+    positive_size,
+)
 
 # Factors of -inf take part in products as this, so that -inf times 0 counts as 0; log-scales below
 # _CLOSED are -inf.
@@ -57,7 +62,10 @@ class LowRank(Parameterization):
     flow_precision: Literal["bf16", "fp8"] = "bf16"
 
     def __post_init__(self) -> None:
-        positive_size("LowRank(...)", "rank", self.rank)
+        # An int of numpy could not be written to a file.
+        object.__setattr__(self, "rank", positive_size("LowRank(...)", "rank", self.rank))
+        flags = {name: getattr(self, name) for name in ("apply_z_correction", "tie_external")}
+        check_flags("LowRank(...)", **flags)
         if self.form not in ("exp_sum", "sum_exp"):
             raise StructureError(
                 f"LowRank(...): form={self.form!r} is neither 'exp_sum' nor 'sum_exp'."

@@ -330,6 +330,16 @@ def test_parts_of_a_batch(kind, rows: int, monkeypatch) -> None:
     )
 
 
+def test_samples_are_summed_where_they_lie() -> None:
+    """Half onto half on CPUs; elsewhere in one sum, which moves nothing between devices."""
+    x = np.random.default_rng(0).normal(size=(2, 7, 3)).astype(np.float32)
+    summed = jax.jit(_samples.sum_samples)
+    np.testing.assert_allclose(summed(x), x.sum(1), rtol=1e-5)
+    traced = summed.trace(x)
+    assert "slice" in traced.lower(lowering_platforms=("cpu",)).as_text()
+    assert "slice" not in traced.lower(lowering_platforms=("cuda",)).as_text()
+
+
 def test_num_parts_divides_the_batch_where_it_can(monkeypatch) -> None:
     monkeypatch.setattr(_samples, "_MOST_ELEMENTS", 100)
     assert _samples.num_parts(10, 10) == 1
