@@ -27,6 +27,9 @@ class BlockScale(Parameterization):
 
     Its statistic W is the same for all children in a gate, so it is kept once a gate.
 
+    Nodes that share gates share exponentials: in float32, a node is impossible if all its children,
+    gates included, lie more than 87 nats below some child of the others, as in plain layers.
+
     Attributes:
         block_size: nodes a gate, a divisor of the vector's block size, which is the default.
         ch_block_size: child nodes a gate, a divisor of the children's block size, which is the

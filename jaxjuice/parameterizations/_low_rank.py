@@ -39,7 +39,9 @@ class LowRank(Parameterization):
 
     "exp_sum" takes an exponential for every pair and sample, "sum_exp" k products with the shared
     weights, on a batch of samples times ranks. Entries may be -inf; in "exp_sum", -inf times 0
-    counts as 0.
+    counts as 0, and -inf times a negative number is no scale. In "sum_exp" the nodes of a block
+    share exponentials: in float32, a node is impossible if in each rank all its children, scale
+    included, lie more than 87 nats below some child of the others, as in plain layers.
 
     Attributes:
         rank: k.
