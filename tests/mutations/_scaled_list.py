@@ -44,6 +44,25 @@ SCALED = [
         _in(_ORACLE, "structures and padded and exp_sum"),
     ),
     Mutation(
+        "flows of nodes far below others are cut", _LAYER,
+        "0.69 * float(jnp.finfo(exponent.dtype).maxexp)", "80.0", _in(_PROPERTIES, "far_below"),
+    ),
+    Mutation(
+        "0 times an infinite gradient is NaN", "_flows.py",
+        "jnp.where(weights > 0, plain[name], zero)", "plain[name]",
+        _in(_PROPERTIES, "far_below and None"),
+    ),
+    Mutation(
+        "an M-step overflows", _STEP,
+        "ratio = jnp.minimum(ratio, jnp.asarray(largest, dtype))", "pass",
+        _in("tests/parameterizations/test_m_step.py", "one_by_one"),
+    ),
+    Mutation(
+        "tensors of a data set are not handed on", "training/_steps.py",
+        'options["external_params"] = batch.external_params', "pass",
+        _in("tests/training/test_fit.py", "external_parameters"),
+    ),
+    Mutation(
         "all ranks share a shift", _MIXTURE,
         "shift = jnp.max(masked, axis=3, initial=LOWEST)",
         "shift = jnp.max(masked, axis=(2, 3), initial=LOWEST)[:, :, None] + 0 * masked[..., 0]",
