@@ -10,7 +10,6 @@ from jaxjuice.ops._precision import (
 from jaxjuice.ops._scaled_layer import (
     ScaledGradients as ScaledGradients,
     ScaledSums as ScaledSums,
-    finite as finite,
     scaled_backward as scaled_backward,
     scaled_forward as scaled_forward,
 )
@@ -35,6 +34,7 @@ from jaxjuice.ops._sum_layer import (
     choose_children as choose_children,
     exponentiate as exponentiate,
     exponentiate_elements as exponentiate_elements,
+    finite as finite,
     flow_ratio as flow_ratio,
     flows_back as flows_back,
     is_dense as is_dense,

@@ -23,7 +23,7 @@ from jax import Array
 from jaxjuice.ops._precision import dot
 from jaxjuice.ops._samples import map_samples, sum_samples
 from jaxjuice.ops._slots import match_varying, varying_axes
-from jaxjuice.ops._sum_layer import Propagation
+from jaxjuice.ops._sum_layer import Propagation, finite
 
 LogScale = Callable[[Any], Array]
 
@@ -266,12 +266,6 @@ def flow_ratios(f: Array, exponent: Array) -> Array:
     """f exp(exponent), finite: what would overflow belongs to weights of 0 alone."""
     largest = jnp.asarray(0.69 * float(jnp.finfo(exponent.dtype).maxexp), exponent.dtype)
     return finite(f * jnp.exp(jnp.minimum(exponent, largest)))
-
-
-def finite(x: Array) -> Array:
-    """The nearest finite number, of which 0 times is 0. NaN stays."""
-    largest = jnp.asarray(jnp.finfo(x.dtype).max, x.dtype)
-    return jnp.clip(x, -largest, largest)
 
 
 def _active_scale(scale: Array, active: Array | None) -> Array:

@@ -17,12 +17,11 @@ from jaxjuice.ops._scaled_layer import (
     ScaledGradients,
     ScaledSums,
     below_shift,
-    finite,
     flow_ratios,
 )
 from jaxjuice.ops._slots import match_varying, varying_axes
 from jaxjuice.ops._statistics import statistic_product
-from jaxjuice.ops._sum_layer import LL, is_dense
+from jaxjuice.ops._sum_layer import LL, finite, is_dense
 
 
 def mixture_forward(

@@ -241,7 +241,7 @@ def test_weights_of_0_do_not_hide_other_children_in_float32(kind) -> None:
         (None, "float32"),
         (LowRank(2, "sum_exp"), "float32"),
         (LowRank(2, "sum_exp"), "float64"),
-        (BlockScale(2, 1), "float32"),
+        (BlockScale(10, 1), "float32"),
     ],
     ids=str,
 )
@@ -250,8 +250,11 @@ def test_nodes_far_below_others_have_their_flows(kind, dtype: str) -> None:
     depth, rows = (86.5 if dtype == "float32" else 600.0), 64
     external = juice.distributions.External()
     leaf = juice.inputs(0, num_nodes=3, dist=external)
-    weights = [[0, 1.0, 0], [0, 0, 1.0]]
-    root = juice.summate(leaf, num_nodes=2, block_size=2, parameterization=kind, params=weights)
+    # Together the nodes of the last child have flows that their factors alone overflow.
+    weights, size = [[0, 1.0, 0], *9 * [[0, 0, 1.0]]], 10
+    root = juice.summate(
+        leaf, num_nodes=size, block_size=size, parameterization=kind, params=weights
+    )
     pc = juice.compile(root)
     # No node has the first child; in a plain layer it would hide the others.
     logs = np.repeat([[-100.0 if kind is None else 300.0, 0.0, -depth]], rows, axis=0)
@@ -261,22 +264,25 @@ def test_nodes_far_below_others_have_their_flows(kind, dtype: str) -> None:
 
         @functools.partial(jax.jit, compiler_options=FAST_COMPILE)
         def call(raw):
-            def total(raw):
+            def total(raw, logs):
                 lls, flows = pc.log_likelihood_and_flows(
                     pc.from_unconstrained(raw),
                     jnp.zeros((rows, 1)),
-                    external_log_probs={0: logs.astype(dtype)},
+                    external_log_probs={0: logs},
                     external_params=constant,
                 )
                 return lls.sum(), (lls, flows)
 
-            return jax.grad(total, has_aux=True)(raw)
+            return jax.grad(total, (0, 1), has_aux=True)(raw, logs.astype(dtype))
 
-        of_raw, (lls, flows) = call(raw)
-    np.testing.assert_allclose(lls, np.repeat([[0, -depth]], rows, axis=0), rtol=1e-5, atol=1e-5)
-    wanted = [[[0], [0]], [[rows], [0]], [[0], [rows]]]
+        (of_raw, of_logs), (lls, flows) = call(raw)
+    expected = np.repeat([[0] + 9 * [-depth]], rows, axis=0)
+    np.testing.assert_allclose(lls, expected, rtol=1e-5, atol=1e-5)
+    wanted = np.float64(weights).T[:, :, None] * rows
     np.testing.assert_allclose(pc.get_node_flows(flows, root), wanted, rtol=1e-4)
-    assert all(np.isfinite(gradient).all() for gradient in jax.tree.leaves(of_raw))
+    assert all(np.isfinite(gradient).all() for gradient in jax.tree.leaves((of_raw, of_logs)))
+    if dtype == "float64":  # far from its limits
+        np.testing.assert_allclose(of_logs, np.repeat([[0, 1, 9]], rows, axis=0), rtol=1e-10)
 
 
 @pytest.mark.parametrize("kind", KINDS[:3], ids=str)
