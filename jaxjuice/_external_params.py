@@ -58,7 +58,7 @@ def check_group(pc: "Circuit", name: str, nodes: Sequence[SumNodes]) -> tuple[Su
             f"{call}: {_repeated(owners)!r} is named twice (tied copies with tie_external=True are "
             "one: name their source)."
         )
-    if len(members) > 1 and () in _shapes(members[0]):
+    if () in _shapes(members[0]) and members[1:]:
         raise StructureError(
             f"{call}: {members[0].parameterization!r} takes one number a sample, and tensors of a "
             "group are concatenated along the axis behind the samples."
