@@ -258,8 +258,9 @@ class _Layer:
 
 
 def below_shift(terms: Array, shift: Array) -> Array:
-    """exp(terms - shift); 1 where terms are above it, which belong to weights of 0 alone."""
-    return jnp.exp(jnp.minimum(terms - shift[..., None], jnp.zeros_like(terms)))
+    """exp(terms - shift), finite: terms far above the shift belong to weights of 0 alone."""
+    largest = jnp.asarray(0.3 * float(jnp.finfo(terms.dtype).maxexp), terms.dtype)
+    return jnp.exp(jnp.minimum(terms - shift[..., None], largest))
 
 
 def flow_ratios(f: Array, exponent: Array) -> Array:

@@ -235,6 +235,35 @@ def test_weights_of_0_do_not_hide_other_children_in_float32(kind) -> None:
     np.testing.assert_allclose(found[live], wanted.denominators[root][live], rtol=1e-4)
 
 
+@pytest.mark.parametrize("kind", (LowRank(3, "sum_exp"), BlockScale(2, 1)), ids=str)
+def test_weights_of_0_have_their_gradients(kind) -> None:
+    """Of a child that no node has, a little above those that they have."""
+    external = juice.distributions.External()
+    leaf = juice.inputs(0, num_nodes=3, dist=external)
+    weights = np.array([[0, 0.6, 0.4], [0, 0.1, 0.9]])
+    root = juice.summate(leaf, num_nodes=2, block_size=2, parameterization=kind, params=weights)
+    pc = juice.compile(root)
+    rng = np.random.default_rng(0)
+    logs = rng.normal(size=(ROWS, 3)) + np.array([3.0, 0.0, 0.0])
+    tensors = random_tensors(rng, root, ROWS)
+    with jax.enable_x64(True):
+        params = pc.init(jax.random.key(0), dtype=jnp.float64)
+
+        @functools.partial(jax.jit, compiler_options=FAST_COMPILE)
+        def gradient(params):
+            options = {"external_log_probs": {0: logs}, "external_params": tensors}
+            x = jnp.zeros((ROWS, 1))
+            return jax.grad(lambda params: pc.log_likelihood(params, x, **options).sum())(params)
+
+        found = pc.get_node_params(gradient(params), root)
+    g = np.exp(dense_scales(root, tensors)[root])  # [B, M, N]
+    n, z = (g * np.exp(logs)[:, None]), g
+    wanted = (
+        n / (n * weights).sum(2, keepdims=True) - z / (z * weights).sum(2, keepdims=True)
+    ).sum(0)
+    np.testing.assert_allclose(found[:, :, 0].T, wanted, rtol=1e-10)
+
+
 @pytest.mark.parametrize(
     ("kind", "dtype"),
     [
