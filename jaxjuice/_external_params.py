@@ -6,7 +6,7 @@ parameterization are put end to end, and each layer gathers its units' parts fro
 is plain JAX, so gradients find their way back to the tensors, sums over tied copies included.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,7 +17,7 @@ from jax import Array
 from jaxjuice._batch import as_array
 from jaxjuice._errors import DataError, StructureError
 from jaxjuice.compiler import Program, ScaledUnits, SumLayer
-from jaxjuice.nodes import SumNodes
+from jaxjuice.nodes import CircuitNodes, SumNodes
 from jaxjuice.parameterizations import Parameterization
 from jaxjuice.passes import LayerScale
 
@@ -46,9 +46,10 @@ def check_group(pc: "Circuit", name: str, nodes: Sequence[SumNodes]) -> tuple[Su
         raise StructureError(f"{call}: the name of a group is a string.")
     if name in pc.external_params_groups:
         raise StructureError(f"{call}: this circuit has a group of that name already.")
-    members = tuple(nodes)
+    is_list = isinstance(nodes, Iterable) and not isinstance(nodes, CircuitNodes)
+    members = tuple(nodes) if is_list else ()
     if not members:
-        raise StructureError(f"{call}: a group wants at least one node vector.")
+        raise StructureError(f"{call}: a list of at least one node vector is wanted.")
     for ns in members:
         _check_member(call, pc.program, ns)
     owners = [_owner(ns) for ns in members]
@@ -56,6 +57,11 @@ def check_group(pc: "Circuit", name: str, nodes: Sequence[SumNodes]) -> tuple[Su
         raise StructureError(
             f"{call}: {_repeated(owners)!r} is named twice (tied copies with tie_external=True are "
             "one: name their source)."
+        )
+    if () in _shapes(members[0]) and members[1:]:
+        raise StructureError(
+            f"{call}: {members[0].parameterization!r} takes one number a sample, and tensors of a "
+            "group are concatenated along the axis behind the samples."
         )
     first = _group_key(members[0])
     for ns in members[1:]:
@@ -69,36 +75,67 @@ def check_group(pc: "Circuit", name: str, nodes: Sequence[SumNodes]) -> tuple[Su
 
 
 def check_external(call: str, pc: "Circuit", given: Any, batch: int) -> External:
-    """Checks `external_params` of `call`.
+    """Checks `external_params` of `call`, and brings them into one form.
 
     Raises:
         DataError: if a key is unknown, a vector comes twice, or a shape or dtype does not fit.
     """
+    found = external_arrays(call, pc, given, batch)
+    keys = tuple(sorted(found))
+    return External(keys, tuple(tuple(map(jnp.asarray, found[key])) for key in keys))
+
+
+def external_arrays(call: str, pc: "Circuit", given: Any, batch: int) -> dict[Key, tuple[Any, ...]]:
+    """The same for arrays that stay where they are, on the host or a device.
+
+    Raises:
+        DataError: as `check_external` does.
+    """
     if given is None:
-        return External((), ())
+        return {}
     if not isinstance(given, Mapping):
         raise DataError(
             f"{call}: external_params is a {type(given).__name__}, and a dict from node vector or "
             "group name to tensors is wanted."
         )
-    found: dict[Key, tuple[Array, ...]] = {}
+    keys = _canonical(call, pc, given)
+    members = {key: _members(call, pc, key) for key in given}
+    return {
+        own: _tensors(call, key, members[key], value, batch)
+        for own, (key, value) in zip(keys, given.items(), strict=True)
+    }
+
+
+def check_keys(call: str, pc: "Circuit", given: Any) -> tuple[Key, ...]:
+    """The keys that `check_external` would return for tensors under these keys.
+
+    Raises:
+        DataError: if a key is unknown, or a vector comes twice.
+    """
+    if given is None:
+        return ()
+    if isinstance(given, str | CircuitNodes) or not isinstance(given, Iterable):
+        raise DataError(f"{call}: external_params={given!r} is no list of node vectors or names.")
+    return tuple(sorted(_canonical(call, pc, given)))
+
+
+def _canonical(call: str, pc: "Circuit", given: Iterable[Any]) -> list[Key]:
+    """A copy's tensors, where copies share them, are those of its source."""
+    keys: list[Key] = []
     served: set[SumNodes] = set()
-    for key, value in given.items():
+    for key in given:
         members = _members(call, pc, key)
         for owner in members:
             if owner in served:
                 raise DataError(f"{call}: external_params has {owner!r} twice.")
             served.add(owner)
-        found[key if isinstance(key, str) else members[0]] = _tensors(
-            call, key, members, value, batch
-        )
-    keys = tuple(sorted(found, key=lambda key: (isinstance(key, str), key)))
-    return External(keys, tuple(found[key] for key in keys))
+        keys.append(key if isinstance(key, str) else members[0])
+    return keys
 
 
 def _tensors(
     call: str, key: Key, members: tuple[SumNodes, ...], value: Any, batch: int
-) -> tuple[Array, ...]:
+) -> tuple[Any, ...]:
     wanted = [(batch, *shape) for shape in _group_shapes(members)]
     name = f"group {key!r}" if isinstance(key, str) else repr(key)
     tensors = value if isinstance(value, tuple | list) else (value,)
@@ -115,7 +152,7 @@ def _tensors(
                 f"{call}: external_params of {name} came with dtype {array.dtype}, and floats "
                 "(float32 or bfloat16) are wanted."
             )
-    return tuple(jnp.asarray(array) for array in arrays)
+    return tuple(arrays)
 
 
 def _members(call: str, pc: "Circuit", key: Any) -> tuple[SumNodes, ...]:
@@ -167,7 +204,7 @@ def _group_shapes(members: Sequence[SumNodes]) -> list[tuple[int, ...]]:
     """The members' shapes, concatenated along the first axis."""
     every = [_shapes(ns) for ns in members]
     return [
-        (sum(shape[0] for shape in shapes), *shapes[0][1:]) if shapes[0] else ()
+        (sum(shape[0] for shape in shapes), *shapes[0][1:]) if shapes[0] else ()  # a lone member
         for shapes in zip(*every, strict=True)
     ]
 

@@ -53,12 +53,14 @@ def sum_flows(
     sums, denominators = {}, {}
     for name, group in groups.items():
         weights = theta[name]
-        flows = plain[name] if name in plain else jnp.zeros_like(weights)
+        zero = jnp.zeros_like(weights)
+        # A weight of 0 far above the node's own children may have an infinite gradient.
+        flows = jnp.where(weights > 0, plain[name], zero) if name in plain else zero
         # Copies that are not scaled have Z = g = 1: W counts the flows of their nodes.
         node_flows = flows.sum(-1)
         shape = group.denominator_shape
         if name in scaled:
-            flows = flows + weights * scaled[name].plus
+            flows = flows + jnp.where(weights > 0, weights * scaled[name].plus, zero)
             node_flows = node_flows + scaled[name].unscaled
         if shape is not None:
             denominator = jnp.broadcast_to(node_flows[..., None], shape)

@@ -1,7 +1,7 @@
 """`Circuit`: a DAG of nodes as pure functions of parameters and data."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -21,6 +21,8 @@ from jaxjuice._external_params import (
     ScalePlan,
     check_external,
     check_group,
+    check_keys,
+    plan_of,
 )
 from jaxjuice._flows import Flows
 from jaxjuice._parameters import NodeParameters, Params, check_params, init_params
@@ -177,6 +179,7 @@ class Circuit(NodeParameters):
         self,
         batch_size: int,
         *,
+        external_params: Iterable[Any] | None = None,
         propagation: str | ops.Propagation = "LL",
         alpha: float = 1.0,
         precision: str | jax.lax.Precision | None = None,
@@ -186,11 +189,12 @@ class Circuit(NodeParameters):
         A product is "dense" from 1024 nodes and 2^19 child values (children times samples) on, if
         `propagation` is "LL", and "sparse" otherwise; "MPE" has "maxima" in place of products. The
         mode "auto" takes TF32 for dense products in the pass forward and bf16 for sparse ones. The
-        rule is fixed, because the two differ in their rounding errors. Calls with external
-        parameters have other products, which are not told here.
+        rule is fixed, because the two differ in their rounding errors.
 
         Args:
             batch_size: how many rows a product sees: inside `shard_map`, those of one device.
+            external_params: the keys of a call's `external_params` (or that dict). Layers that are
+                scaled in that call have other products, and none of its passes is fused.
             propagation, alpha, precision: as in `log_likelihood`.
 
         Returns:
@@ -198,12 +202,15 @@ class Circuit(NodeParameters):
 
         Raises:
             ValueError: if `batch_size` is negative, or a mode or rule is unknown.
+            DataError: if a key is unknown.
         """
         if batch_size < 0:
             raise ValueError(f"plan(batch_size={batch_size}): 0 or more rows are wanted.")
         walk = self._walk(propagation, alpha, precision)
-        how = walk.propagation, walk.precision
-        return make_plan(self.program, batch_size, *how, fusable=self.implementation != "xla")
+        scaled = plan_of(self, check_keys("plan", self, external_params))
+        if scaled is not None:
+            walk = replace(walk, scales=scaled.scales)
+        return make_plan(walk, batch_size, fusable=self.implementation != "xla")
 
     def __repr__(self) -> str:
         return (

@@ -48,10 +48,17 @@ class CircuitNodes:
         self.source = None if source is None else source.get_source()
         self._serial = next(_serial_numbers)
 
+    # JAX sorts the keys of dicts, such as `external_params`: vectors by age, before names.
+
     def __lt__(self, other: object) -> bool:
         if not isinstance(other, CircuitNodes):
-            return NotImplemented
+            return True if isinstance(other, str) else NotImplemented
         return self._serial < other._serial
+
+    def __gt__(self, other: object) -> bool:
+        if not isinstance(other, CircuitNodes):
+            return False if isinstance(other, str) else NotImplemented
+        return self._serial > other._serial
 
     @property
     def num_nodes(self) -> int:

@@ -310,7 +310,16 @@ def _check_parameterization(call: object, ns: SumNodes, parameterization: object
             f"{call}: parameterization={parameterization!r} is not one of "
             "jaxjuice.parameterizations."
         )
-    parameterization.resolve(call, ns.block_size, ns.ch_block_size)
+    try:
+        hash(parameterization)
+    except TypeError:
+        raise StructureError(
+            f"{call}: parameterization={parameterization!r} is not hashable: make its class a "
+            "frozen dataclass."
+        ) from None
+    resolved = parameterization.resolve(call, ns.block_size, ns.ch_block_size)
+    if not resolved.tensor_shapes(ns.num_nodes, ns.num_ch_nodes):
+        raise StructureError(f"{call}: parameterization={parameterization!r} takes no tensors.")
 
 
 def _tied_parameterization(

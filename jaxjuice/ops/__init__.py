@@ -34,6 +34,7 @@ from jaxjuice.ops._sum_layer import (
     choose_children as choose_children,
     exponentiate as exponentiate,
     exponentiate_elements as exponentiate_elements,
+    finite as finite,
     flow_ratio as flow_ratio,
     flows_back as flows_back,
     is_dense as is_dense,

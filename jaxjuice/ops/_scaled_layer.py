@@ -23,14 +23,11 @@ from jax import Array
 from jaxjuice.ops._precision import dot
 from jaxjuice.ops._samples import map_samples, sum_samples
 from jaxjuice.ops._slots import match_varying, varying_axes
-from jaxjuice.ops._sum_layer import Propagation
+from jaxjuice.ops._sum_layer import Propagation, finite
 
 LogScale = Callable[[Any], Array]
 
 LOWEST = -1e30
-# Exponents above the shift belong to weights of 0 alone; they must not overflow.
-LARGEST_EXPONENT = 40.0
-LARGEST_RATIO = 80.0
 
 
 class ScaledSums(NamedTuple):
@@ -218,8 +215,7 @@ class _Layer:
         """p = exp(terms - shift) `[X, B, rows, N]`, and the shifts `[X, B, rows]`."""
         possible = (weights > 0).any(2)[:, None]
         shift = _shift(jnp.where(possible, terms, jnp.full_like(terms, -jnp.inf)), 3)
-        largest = jnp.asarray(LARGEST_EXPONENT, terms.dtype)
-        return jnp.exp(jnp.minimum(terms - shift[..., None], largest)), shift
+        return below_shift(terms, shift), shift
 
     def _log_sum(self, terms: Array, weights: Array) -> Array:
         """log sum_j theta_j exp(terms_j) `[X, B, M]`."""
@@ -235,18 +231,16 @@ class _Layer:
         self, terms: Array, weights: Array, f: Array, log_sum: Array
     ) -> tuple[Array, Array]:
         """f theta exp(terms) / sum, over the nodes of a row; and that over theta, over samples."""
-        # Exponents above the largest belong to weights of 0; where f is 0 the sum may be, too.
+        # Where f is 0 the sum may be, too.
         log_sum = jnp.where(f != 0, log_sum, jnp.zeros_like(log_sum))
-        largest = jnp.asarray(LARGEST_RATIO, terms.dtype)
         if weights.shape[2] == 1:
-            q = f[..., None] * jnp.exp(jnp.minimum(terms - log_sum[..., None], largest))
-            return q * weights[:, None, :, 0], sum_samples(q)
+            q = flow_ratios(f[..., None], terms - log_sum[..., None])
+            return q * weights[:, None, :, 0], finite(sum_samples(q))
         p, shift = self._exponentials(terms, weights)
         by_row = (*f.shape[:2], self.rows, self.nodes // self.rows)
-        ratio = jnp.minimum(shift[..., None] - log_sum.reshape(by_row), largest)
-        q = f.reshape(by_row) * jnp.exp(ratio)  # [X, B, rows, m]
-        flows = p * self._dot(q, weights, (3, 2), "backward").swapaxes(1, 2)
-        total = self._dot(q, p, (1, 1), "backward")  # [X, rows, m, N]
+        q = flow_ratios(f.reshape(by_row), shift[..., None] - log_sum.reshape(by_row))
+        flows = p * finite(self._dot(q, weights, (3, 2), "backward")).swapaxes(1, 2)
+        total = finite(self._dot(q, p, (1, 1), "backward"))  # [X, rows, m, N]
         return flows, total.reshape(total.shape[0], self.nodes, -1)
 
     def _dot(self, a: Array, b: Array, contract: tuple[int, int], role) -> Array:
@@ -261,6 +255,18 @@ class _Layer:
             role=role,
             num_samples=self.num_samples,
         )
+
+
+def below_shift(terms: Array, shift: Array) -> Array:
+    """exp(terms - shift), finite: terms far above the shift belong to weights of 0 alone."""
+    largest = jnp.asarray(0.3 * float(jnp.finfo(terms.dtype).maxexp), terms.dtype)
+    return jnp.exp(jnp.minimum(terms - shift[..., None], largest))
+
+
+def flow_ratios(f: Array, exponent: Array) -> Array:
+    """f exp(exponent), finite: what would overflow belongs to weights of 0 alone."""
+    largest = jnp.asarray(0.69 * float(jnp.finfo(exponent.dtype).maxexp), exponent.dtype)
+    return finite(f * jnp.exp(jnp.minimum(exponent, largest)))
 
 
 def _active_scale(scale: Array, active: Array | None) -> Array:

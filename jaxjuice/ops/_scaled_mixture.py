@@ -13,15 +13,15 @@ from jax import Array
 from jaxjuice.ops._precision import dot
 from jaxjuice.ops._samples import map_samples
 from jaxjuice.ops._scaled_layer import (
-    LARGEST_EXPONENT,
-    LARGEST_RATIO,
     LOWEST,
     ScaledGradients,
     ScaledSums,
+    below_shift,
+    flow_ratios,
 )
 from jaxjuice.ops._slots import match_varying, varying_axes
 from jaxjuice.ops._statistics import statistic_product
-from jaxjuice.ops._sum_layer import LL, is_dense
+from jaxjuice.ops._sum_layer import LL, finite, is_dense
 
 
 def mixture_forward(
@@ -100,7 +100,7 @@ def mixture_backward(
             role="backward",
             num_samples=batch,
         )
-        flows, of_b = jnp.split(p * back, 2, axis=2)  # [X, B, k, N]
+        flows, of_b = jnp.split(p * finite(back), 2, axis=2)  # [X, B, k, N]
         of_rank, of_a = jnp.split(q * s, 2, axis=2)  # [X, B, k, M]
         parts = [(x - y).swapaxes(2, 3) for x, y in ((of_rank, of_a), (flows, of_b))]
         if active is not None:
@@ -108,7 +108,7 @@ def mixture_backward(
             live_unit = active[:, None, None, None]
             parts = [jnp.where(live_unit, x, jnp.zeros_like(x)) for x in parts]
         products = [
-            statistic_product(*pair, precision, flow_precision, batch)
+            finite(statistic_product(*pair, precision, flow_precision, batch))
             for pair in zip(jnp.split(q, 2, axis=2), jnp.split(p, 2, axis=2), strict=True)
         ]
         carry = carry[0] + products[0], carry[1] + products[1]
@@ -142,8 +142,7 @@ def _exponentials(b: Array, e: Array, weights: Array) -> tuple[Array, Array]:
     possible = (weights > 0).any(1)[:, None, None]
     masked = jnp.where(possible, terms, jnp.full_like(terms, -jnp.inf))
     shift = jnp.max(masked, axis=3, initial=LOWEST)
-    largest = jnp.asarray(LARGEST_EXPONENT, terms.dtype)
-    return jnp.exp(jnp.minimum(terms - shift[..., None], largest)), shift
+    return below_shift(terms, shift), shift
 
 
 def _products(p: Array, weights: Array, precision: str, num_samples: int) -> Array:
@@ -176,5 +175,4 @@ def _ratio(a: Array, shift: Array, log_sum: Array, f: Array) -> Array:
     """q_ri = f_i exp(A_ir + shift_r) / sum_i `[X, B, k, M]`, 0 where f is."""
     ratio = a.swapaxes(2, 3) + shift[..., None] - log_sum[:, :, None]
     f = f[:, :, None]
-    ratio = jnp.minimum(ratio, jnp.asarray(LARGEST_RATIO, ratio.dtype))
-    return jnp.where(f != 0, f * jnp.exp(ratio), jnp.zeros((), f.dtype))
+    return jnp.where(f != 0, flow_ratios(f, ratio), jnp.zeros((), f.dtype))

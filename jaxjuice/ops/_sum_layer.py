@@ -215,7 +215,8 @@ def sum_layer_backward(
         x, b = _row_indices(factor)
         flows = jnp.zeros_like(q, shape=(*q.shape[:2], weights.shape[2]))
         return flows.at[x, b, factor].add(q)
-    return factor * flows_back(q, weights, propagation, precision)
+    # Of many nodes that lie as far below others as the dtype reaches, q adds up to infinity.
+    return factor * finite(flows_back(q, weights, propagation, precision))
 
 
 def shared_elements_backward(
@@ -247,7 +248,7 @@ def shared_elements_backward(
         flows = sum_layer_backward(factor, q, weights, propagation, precision)
         return add_selected(flows, selected_by, width)
     back = flows_back(q, weights, propagation, precision)
-    return factor * add_selected(back, selected_by, width, (m, block_shift), propagation)
+    return factor * finite(add_selected(back, selected_by, width, (m, block_shift), propagation))
 
 
 def add_selected(
@@ -352,6 +353,12 @@ def flows_back(
         role="backward",
         num_samples=q.shape[1],
     )
+
+
+def finite(x: jax.Array) -> jax.Array:
+    """The nearest finite number, of which 0 times is 0. NaN stays."""
+    largest = jnp.asarray(jnp.finfo(x.dtype).max, x.dtype)
+    return jnp.clip(x, -largest, largest)
 
 
 def _exp(e: jax.Array, propagation: Propagation) -> jax.Array:

@@ -55,6 +55,9 @@ def conditional_m_step(
     # Below the smallest normal number, a device that flushes subnormals divides 0 by 0.
     is_alive = (divisor >= jnp.finfo(dtype).tiny) & (theta > 0)
     ratio = counted / jnp.where(is_alive, divisor, jnp.ones((), dtype))
+    # Up to where their sum is finite. Any weight between theta and r leads upwards, too.
+    largest = float(jnp.finfo(dtype).max) / (2 * theta.shape[-1])
+    ratio = jnp.minimum(ratio, jnp.asarray(largest, dtype))
     target = jnp.where(is_alive, ratio, theta)
     blended = (1 - step_size) * theta + step_size * target
     total = jnp.sum(blended, axis=-1, keepdims=True)

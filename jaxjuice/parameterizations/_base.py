@@ -103,6 +103,16 @@ class Parameterization(abc.ABC):
         """How many consecutive children of a unit share each scale."""
         return 1
 
+    @property
+    def nodes_per_scale(self) -> int:
+        """How many consecutive nodes of a unit share each scale."""
+        return 1
+
+    def factor_precision(self, precision: str) -> str | None:
+        """The mode of the products that make g in a call of a mode; None where none do."""
+        del precision
+        return None
+
     def layer_key(self, num_nodes: int, num_ch_nodes: int) -> Hashable:
         """What units must agree in, beyond the parameterization, to run in one layer."""
         return num_nodes, num_ch_nodes
@@ -146,7 +156,13 @@ class Parameterization(abc.ABC):
         shapes = self.tensor_shapes(*size)
         units, batch = parts[0].shape[:2]
         whole = [p.reshape(units * batch, *shape) for p, shape in zip(parts, shapes, strict=True)]
-        return self.log_scale(whole, *size).reshape(units, batch, *size)
+        scale = self.log_scale(whole, *size)
+        if scale.shape != (units * batch, *size):
+            raise StructureError(
+                f"{type(self).__name__}.log_scale(tensors, {size[0]}, {size[1]}) returned shape "
+                f"{list(scale.shape)}, and {[units * batch, *size]} is wanted."
+            )
+        return scale.astype(parts[0].dtype).reshape(units, batch, *size)
 
 
 def positive_size(call: str, name: str, value: object) -> int:
@@ -161,3 +177,10 @@ def positive_size(call: str, name: str, value: object) -> int:
     if number < 1:
         raise StructureError(f"{call}: {name}={value!r} is not an integer >= 1.")
     return number
+
+
+def check_flags(call: str, **flags: object) -> None:
+    """Raises a StructureError unless all are True or False."""
+    for name, value in flags.items():
+        if not isinstance(value, bool):
+            raise StructureError(f"{call}: {name}={value!r} is neither True nor False.")

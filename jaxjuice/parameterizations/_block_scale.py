@@ -10,7 +10,12 @@ import numpy as np
 from jax import Array
 
 from jaxjuice._errors import StructureError
-from jaxjuice.parameterizations._base import Parameterization, Unit, positive_size
+from jaxjuice.parameterizations._base import (
+    Parameterization,
+    Unit,
+    check_flags,
+    positive_size,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,6 +26,9 @@ class BlockScale(Parameterization):
     / ch_block_size]`. A gate over all children of a node changes nothing: weights are normalized.
 
     Its statistic W is the same for all children in a gate, so it is kept once a gate.
+
+    Nodes that share gates share exponentials: in float32, a node is impossible if all its children,
+    gates included, lie more than 87 nats below some child of the others, as in plain layers.
 
     Attributes:
         block_size: nodes a gate, a divisor of the vector's block size, which is the default.
@@ -41,7 +49,11 @@ class BlockScale(Parameterization):
     def __post_init__(self) -> None:
         for name in ("block_size", "ch_block_size"):
             if getattr(self, name) is not None:
-                positive_size("BlockScale(...)", name, getattr(self, name))
+                # An int of numpy could not be written to a file.
+                size = positive_size("BlockScale(...)", name, getattr(self, name))
+                object.__setattr__(self, name, size)
+        flags = {name: getattr(self, name) for name in ("apply_z_correction", "tie_external")}
+        check_flags("BlockScale(...)", **flags)
 
     def resolve(self, call: object, block_size: int, ch_block_size: int) -> BlockScale:
         sizes = {"block_size": block_size, "ch_block_size": ch_block_size}
@@ -70,6 +82,10 @@ class BlockScale(Parameterization):
     @property
     def children_per_scale(self) -> int:
         return self._sizes()[1]
+
+    @property
+    def nodes_per_scale(self) -> int:
+        return self._sizes()[0]
 
     def layer_key(self, num_nodes: int, num_ch_nodes: int) -> Hashable:
         return ()

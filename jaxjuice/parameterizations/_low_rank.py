@@ -14,7 +14,12 @@ from jax import Array, lax
 
 from jaxjuice import ops
 from jaxjuice._errors import StructureError
-from jaxjuice.parameterizations._base import Parameterization, Unit, positive_size
+from jaxjuice.parameterizations._base import (
+    Parameterization,
+    Unit,
+    check_flags,
+    positive_size,
+)
 
 # Factors of -inf take part in products as this, so that -inf times 0 counts as 0; log-scales below
 # _CLOSED are -inf.
@@ -34,7 +39,9 @@ class LowRank(Parameterization):
 
     "exp_sum" takes an exponential for every pair and sample, "sum_exp" k products with the shared
     weights, on a batch of samples times ranks. Entries may be -inf; in "exp_sum", -inf times 0
-    counts as 0.
+    counts as 0, and -inf times a negative number is no scale. In "sum_exp" the nodes of a block
+    share exponentials: in float32, a node is impossible if in each rank all its children, scale
+    included, lie more than 87 nats below some child of the others, as in plain layers.
 
     Attributes:
         rank: k.
@@ -57,7 +64,10 @@ class LowRank(Parameterization):
     flow_precision: Literal["bf16", "fp8"] = "bf16"
 
     def __post_init__(self) -> None:
-        positive_size("LowRank(...)", "rank", self.rank)
+        # An int of numpy could not be written to a file.
+        object.__setattr__(self, "rank", positive_size("LowRank(...)", "rank", self.rank))
+        flags = {name: getattr(self, name) for name in ("apply_z_correction", "tie_external")}
+        check_flags("LowRank(...)", **flags)
         if self.form not in ("exp_sum", "sum_exp"):
             raise StructureError(
                 f"LowRank(...): form={self.form!r} is neither 'exp_sum' nor 'sum_exp'."
@@ -81,6 +91,9 @@ class LowRank(Parameterization):
     @property
     def is_mixture(self) -> bool:
         return self.form == "sum_exp"
+
+    def factor_precision(self, precision: str) -> str | None:
+        return None if self.is_mixture else _factor_mode(precision)
 
     def layer_key(self, num_nodes: int, num_ch_nodes: int) -> Hashable:
         return ()
@@ -115,6 +128,11 @@ class LowRank(Parameterization):
         return _factor_product(precision, num_samples, a, b)
 
 
+def _factor_mode(precision: str) -> str:
+    # Log-scales are large numbers, of which bf16 alone would keep two digits.
+    return "fp32" if precision == "fp32" else "bf16x3"
+
+
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _factor_product(precision: str, num_samples: int, a: Array, b: Array) -> Array:
     """sum_r a_ir b_jr, where -inf times 0 counts as 0."""
@@ -124,8 +142,7 @@ def _factor_product(precision: str, num_samples: int, a: Array, b: Array) -> Arr
         b,
         ((3,), (3,)),
         batch=((0, 1), (0, 1)),
-        # Log-scales are large numbers, of which bf16 alone would keep two digits.
-        precision="fp32" if precision == "fp32" else "bf16x3",
+        precision=_factor_mode(precision),
         role="forward",
         num_samples=num_samples,
     )

@@ -46,13 +46,13 @@ def _run_backward(
 
 
 def _weight_cotangents(weights, found: Gradients) -> dict[str, Array]:
-    """d LL / d theta by group."""
+    """d LL / d theta by group: finite, for a weight of 0 takes part in products with it."""
     gradients = dict(found.weights)
     for group, total in found.scaled.items():
         shared = total.plus.shape[3] // total.minus.shape[3]
-        own = total.plus - jnp.repeat(total.minus, shared, axis=3)
+        own = ops.finite(total.plus) - jnp.repeat(ops.finite(total.minus), shared, axis=3)
         gradients[group] = gradients[group] + own if group in gradients else own
-    return {group: gradients[group] for group in weights}
+    return {group: ops.finite(gradients[group]) for group in weights}
 
 
 def _residuals(walk: Walk, weights, leaves: Leaves, parts: Parts, lls: Array, values, saved):

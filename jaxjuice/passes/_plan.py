@@ -3,10 +3,11 @@
 from dataclasses import dataclass
 
 from jaxjuice import ops
-from jaxjuice.compiler import Program, SumLayer, align_columns
+from jaxjuice.compiler import SumLayer, align_columns
 from jaxjuice.ops import Propagation, kernels
 from jaxjuice.passes._fused import is_fusable
 from jaxjuice.passes._fused_layers import multiplies_in_parts
+from jaxjuice.passes._walk import Walk
 
 
 @dataclass(frozen=True)
@@ -15,17 +16,22 @@ class LayerPlan:
 
     Attributes:
         stage: index of the layer's stage in the program.
-        num_nodes, num_children: of one product `[batch, num_children] x [num_children, num_nodes]`.
+        num_rows, num_nodes, num_children: of one product `[num_rows, num_children] x [num_children,
+            num_nodes]`. A row is a sample or, of scales that are mixtures, a rank of one: once for
+            values and once for Z.
         num_products: how many a pass takes, without padding.
-        path: "dense" or "sparse", as the rule of `ops.is_dense` has it, or "maxima": no products.
-        reason: why, in words.
+        path: "dense" or "sparse", as the rule of `ops.is_dense` has it, or "maxima": no products;
+            "by pair" where each sample has weights of its own, and so no product has two rows.
+        reason: why, in words; of scaled layers, their parameterization.
         forward, backward: what the mode asks of the products: names of
-            `jax.lax.DotAlgorithmPreset`, or "float32"; empty for maxima.
+            `jax.lax.DotAlgorithmPreset`, or "float32"; empty for maxima. By pair, of the products
+            that make the scale, if any do.
         runs_on: "XLA"; in fused steps, for products of the Triton kernels, how many in bfloat16
             stand for one: "Triton, 1 and 3" forward and backward.
     """
 
     stage: int
+    num_rows: int
     num_nodes: int
     num_children: int
     num_products: int
@@ -53,7 +59,7 @@ class Plan:
     def __str__(self) -> str:
         rows = [("layer", "products", "path", "why", "forward", "backward", "runs on")]
         for layer in self.layers:
-            shapes = f"[{self.batch_size}, {layer.num_children}] x [{layer.num_children}, "
+            shapes = f"[{layer.num_rows}, {layer.num_children}] x [{layer.num_children}, "
             products = f"{layer.num_products} of {shapes}{layer.num_nodes}]"
             what = layer.path, layer.reason, layer.forward, layer.backward, layer.runs_on
             rows.append((f"sum, stage {layer.stage}", products, *what))
@@ -61,22 +67,22 @@ class Plan:
         return f"{align_columns(rows)}\non an NVIDIA GPU, in float32: {how}"
 
 
-def make_plan(
-    program: Program, batch_size: int, propagation: Propagation, precision: str, *, fusable: bool
-) -> Plan:
+def make_plan(walk: Walk, batch_size: int, *, fusable: bool) -> Plan:
     """The plan of a program's layers.
 
     Args:
-        program: the program.
+        walk: the program, its settings, and what is scaled.
         batch_size: samples.
-        propagation, precision: as in `Walk`.
-        fusable: whether passes may run in fused steps.
+        fusable: whether passes may run in fused steps, which those with scaled layers do not.
     """
-    fused = fusable and propagation == ops.LL and is_fusable(program)
+    program, how = walk.program, (walk.propagation, walk.precision)
+    fused = fusable and walk.propagation == ops.LL and not walk.scales and is_fusable(program)
     layers = (
-        _plan_layer(index, layer, batch_size, propagation, precision, fused)
+        _plan_layer(index, layer, batch_size, *how, fused)
+        if scale is None
+        else _plan_scaled_layer(index, layer, batch_size, *how)
         for index, stage in enumerate(program.stages)
-        for layer in stage
+        for layer, scale in zip(stage, walk.layer_scales(index), strict=True)
     )
     return Plan(batch_size, fused, tuple(layers))
 
@@ -94,13 +100,10 @@ def _plan_layer(
     nodes, children = layer.block_nodes, layer.num_children
     products = int(layer.weights.real.sum()) * layer.num_blocks
     if propagation.is_max:
-        return LayerPlan(index, nodes, children, products, "maxima", "MPE", "", "", "XLA")
+        return LayerPlan(index, batch, nodes, children, products, "maxima", "MPE", "", "", "XLA")
     dense = ops.is_dense(nodes, children, batch, propagation)
     role: ops.Role = "dense_forward" if dense else "forward"
-    forward, backward = (
-        "float32" if preset is None else preset.name
-        for preset in (ops.algorithm(precision, r, batch) for r in (role, "backward"))
-    )
+    forward, backward = (_algorithm(precision, r, batch) for r in (role, "backward"))
     path, reason = "sparse", f"{children * batch} child values < {ops.DENSE_CHILD_VALUES}"
     if dense:
         path, reason = "dense", f"{nodes} nodes, {children * batch} child values"
@@ -112,4 +115,42 @@ def _plan_layer(
     if fused and multiplies_in_parts(layer, precision, batch):
         ways = (kernels.products(precision, r, batch) for r in (role, "backward"))
         runs_on = "Triton, {} and {}".format(*(way.number for way in ways))
-    return LayerPlan(index, nodes, children, products, path, reason, forward, backward, runs_on)
+    size = batch, nodes, children, products
+    return LayerPlan(index, *size, path, reason, forward, backward, runs_on)
+
+
+def _plan_scaled_layer(
+    index: int, layer: SumLayer, batch: int, propagation: Propagation, precision: str
+) -> LayerPlan:
+    assert layer.scaled is not None
+    kind = layer.scaled.parameterization
+    nodes, children = layer.block_nodes, layer.num_children
+    products = int(layer.weights.real.sum()) * layer.num_blocks
+    is_mixture, shared = kind.is_mixture, kind.nodes_per_scale
+    if propagation.algorithm != "LL":
+        is_mixture, shared = False, 1
+    path, rows, reason = "sparse", batch, type(kind).__name__
+    role: ops.Role = "forward"
+    if is_mixture:
+        rank: int = kind.rank  # pyright: ignore[reportAttributeAccessIssue]
+        rows, reason = 2 * rank * batch, f"{reason}, {rank} ranks"
+        if ops.is_dense(nodes, children, rows, propagation):
+            path, role = "dense", "dense_forward"
+    elif shared > 1:
+        products, nodes = products * (nodes // shared), shared
+        reason = f"{reason}, {shared} nodes a gate"
+    else:
+        path = "by pair"
+    forward, backward = (_algorithm(precision, r, batch) for r in (role, "backward"))
+    if path == "by pair":
+        factors = kind.factor_precision(precision)
+        forward = "" if factors is None else _algorithm(factors, "forward", batch)
+        backward = "" if factors is None else backward
+    if propagation.algorithm != "LL":
+        reason = f"{reason}, {propagation.algorithm}"
+    return LayerPlan(index, rows, nodes, children, products, path, reason, forward, backward, "XLA")
+
+
+def _algorithm(precision: str, role: ops.Role, batch: int) -> str:
+    preset = ops.algorithm(precision, role, batch)
+    return "float32" if preset is None else preset.name

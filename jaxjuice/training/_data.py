@@ -13,6 +13,7 @@ import numpy as np
 
 from jaxjuice._batch import as_array, validate_values
 from jaxjuice._errors import DataError
+from jaxjuice._external_params import external_arrays
 from jaxjuice.nodes import InputNodes
 
 if TYPE_CHECKING:
@@ -33,12 +34,14 @@ class Batch(NamedTuple):
         weights: `[rows]`, not negative; None counts every row once.
         external_log_probs: What `pc.log_likelihood` takes under this name, with the rows first in
             each of its arrays; or None.
+        external_params: What `pc.log_likelihood` takes under this name; or None.
     """
 
     x: Any
     missing_mask: Any = None
     weights: Any = None
     external_log_probs: Any = None
+    external_params: Any = None
 
 
 def as_batch(rows: Any) -> Batch:
@@ -57,12 +60,13 @@ def is_array(data: Any) -> bool:
     return isinstance(data, np.ndarray | jax.Array) or hasattr(data, "__array__")
 
 
-def check_rows(call: str, batch: Batch, num_vars: int) -> Batch:
+def check_rows(call: str, batch: Batch, pc: Circuit) -> Batch:
     """Makes the fields arrays and checks that their shapes and dtypes fit each other.
 
     Raises:
         DataError: If they do not.
     """
+    num_vars = pc.num_vars
     x, mask, weights = (None if array is None else as_array(array) for array in batch[:3])
     if x is None or x.ndim != 2 or x.shape[1] != num_vars:
         shape = None if x is None else x.shape
@@ -97,7 +101,10 @@ def check_rows(call: str, batch: Batch, num_vars: int) -> Batch:
                 f"{call} got external_log_probs of shape {np.shape(leaf)}, and their first axis "
                 f"must be that of the {x.shape[0]} rows."
             )
-    return Batch(x, mask, weights, external)
+    scales = batch.external_params
+    if scales is not None:
+        scales = external_arrays(call, pc, scales, x.shape[0])
+    return Batch(x, mask, weights, external, scales)
 
 
 def check_values(call: str, batch: Batch, pc: Circuit) -> None:
@@ -215,7 +222,7 @@ class StreamSource:
         del order
         num_rows = num_batches = 0
         for item in self._open(epoch):
-            batch = check_rows(self._call, as_batch(item), self._pc.num_vars)
+            batch = check_rows(self._call, as_batch(item), self._pc)
             if batch.missing_mask is None and self._variable_mask is not None:
                 batch = batch._replace(missing_mask=self._variable_mask)
             num_real = batch.x.shape[0]
@@ -267,6 +274,7 @@ def open_source(
     weight_dtype: Any,
     missing_mask: Any = None,
     weights: Any = None,
+    external_params: Any = None,
 ) -> ArraySource | StreamSource:
     """Checks data of any accepted kind and makes a source of batches of them.
 
@@ -274,10 +282,12 @@ def open_source(
         DataError: If data, mask and weights do not fit the circuit and each other.
     """
     if not is_array(data):
-        if weights is not None or (missing_mask is not None and np.ndim(missing_mask) != 1):
+        of_rows = missing_mask is not None and np.ndim(missing_mask) != 1
+        if of_rows or weights is not None or external_params is not None:
             raise DataError(
-                f"{call} got an iterable of batches together with weights or a missing_mask of "
-                "rows; let the iterable deliver juice.training.Batch(x, missing_mask, weights)."
+                f"{call} got an iterable of batches together with weights, a missing_mask of rows "
+                "or external_params; let the iterable deliver juice.training.Batch(x, "
+                "missing_mask, weights, external_params=...)."
             )
         mask = None if missing_mask is None else np.asarray(missing_mask)
         return StreamSource(call, data, pc, batch_size, weight_dtype, mask)
@@ -286,7 +296,9 @@ def open_source(
         rows = rows._replace(missing_mask=missing_mask)
     if weights is not None:
         rows = rows._replace(weights=weights)
-    rows = check_rows(call, rows, pc.num_vars)
+    if external_params is not None:
+        rows = rows._replace(external_params=external_params)
+    rows = check_rows(call, rows, pc)
     if rows.x.shape[0] == 0:
         raise DataError(f"{call} got data without any row.")
     check_values(call, rows, pc)

@@ -40,6 +40,7 @@ def evaluate(
     batch_size: int | None = 512,
     missing_mask: Any = None,
     weights: Any = None,
+    external_params: Any = None,
 ) -> Evaluation:
     """Computes the mean log-likelihood of a data set batch by batch.
 
@@ -52,6 +53,8 @@ def evaluate(
             at once.
         missing_mask: True where a value is missing, `[num_vars]` or `[rows, num_vars]`.
         weights: `[rows]`, not negative.
+        external_params: Tensors that scale sum weights, a dict as `pc.log_likelihood` takes it,
+            with a row for each row of the data.
 
     Returns:
         Means over the data set.
@@ -67,6 +70,7 @@ def evaluate(
         weight_dtype=params_dtype(params),
         missing_mask=missing_mask,
         weights=weights,
+        external_params=external_params,
     )
     return evaluate_source(pc, params, source)
 

@@ -51,6 +51,8 @@ def fit(
     missing_mask: Any = None,
     valid_missing_mask: Any = None,
     weights: Any = None,
+    external_params: Any = None,
+    valid_external_params: Any = None,
     mode: str | None = None,
     callbacks: Iterable[Callback] = (),
     patience: int | None = None,
@@ -91,6 +93,10 @@ def fit(
         missing_mask: True where a value is missing, `[num_vars]` or `[rows, num_vars]`.
         valid_missing_mask: The same for `valid`.
         weights: `[rows]`, not negative: how often each row counts.
+        external_params: Tensors that scale sum weights, a dict as `pc.log_likelihood` takes it,
+            with a row for each row of the data. They are data, and stay as they are; a network
+            that makes them is trained as in `examples/conditional_hmm.py`.
+        valid_external_params: The same for `valid`.
         mode: "em" or "gradient", for a transformation whose class does not tell, such as an
             `optax.chain` around an optimizer of `juice.optim`. None decides by the class.
         callbacks: Functions of (`EpochRecord`, parameters) that run after each epoch, its
@@ -123,6 +129,7 @@ def fit(
         weight_dtype=dtype,
         missing_mask=missing_mask,
         weights=weights,
+        external_params=external_params,
     )
     valid_source = None
     if valid is not None:
@@ -133,6 +140,7 @@ def fit(
             batch_size=batch_size,
             weight_dtype=dtype,
             missing_mask=valid_missing_mask,
+            external_params=valid_external_params,
         )
     run = _Run(
         pc=pc,

@@ -86,6 +86,8 @@ def _options(batch: Batch) -> dict[str, Any]:
     options: dict[str, Any] = {"validate": False}
     if batch.external_log_probs is not None:
         options["external_log_probs"] = batch.external_log_probs
+    if batch.external_params is not None:
+        options["external_params"] = batch.external_params
     return options
 
 

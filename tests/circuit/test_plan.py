@@ -1,6 +1,9 @@
 """Plans of layers whose blocks are products of their own."""
 
+import pytest
+
 import jaxjuice as juice
+from jaxjuice.parameterizations import BlockScale, LowRank
 from tests.fused import padded_tree, picking
 
 
@@ -45,3 +48,29 @@ def test_the_plan_tells_whether_steps_are_fused() -> None:
     for implementation, propagation in (("xla", "LL"), ("auto", "MPE")):
         plan = juice.compile(root, implementation=implementation).plan(16, propagation=propagation)
         assert not plan.fused and "XLA's own operations" in str(plan)
+
+
+def test_scaled_layers_have_products_of_their_own() -> None:
+    def layer(kind, batch: int = 64, size: int = 64, **options):
+        root = juice.structures.HMM(3, size, 4, parameterization=kind)
+        ns = next(ns for ns in root if getattr(ns, "parameterization", None))
+        pc = juice.compile(root).register_external_params_group("transition", [ns])
+        plan = pc.plan(batch, external_params=["transition"], **options)
+        assert str(plan) == str(pc.plan(batch, external_params={ns: None}, **options))
+        assert not plan.fused and pc.plan(batch).fused
+        found = plan.layers[0]
+        assert found.runs_on == "XLA" and type(kind).__name__ in str(plan)
+        return found.num_products, found.num_rows, found.num_nodes, found.path, found.forward
+
+    mixture = LowRank(4, "sum_exp")
+    assert layer(LowRank(4)) == (2, 64, 64, "by pair", "BF16_BF16_F32_X3")
+    assert layer(LowRank(4), precision="fp32")[4] == "TF32_TF32_F32_X3"
+    assert layer(mixture) == (2, 512, 64, "sparse", "BF16_BF16_F32")
+    assert layer(mixture, size=1024) == (2, 512, 1024, "dense", "TF32_TF32_F32")
+    assert layer(mixture, propagation="MPE")[3:] == ("by pair", "")
+    assert layer(BlockScale(32, 1)) == (4, 64, 32, "sparse", "BF16_BF16_F32")
+    assert layer(BlockScale(1, 1)) == (2, 64, 64, "by pair", "")
+    pc = juice.compile(juice.structures.HMM(3, 4, 4))
+    for given, words in (("g", "no list"), (["g"], "'g', and the groups"), (3, "no list")):
+        with pytest.raises(juice.DataError, match=words):
+            pc.plan(16, external_params=given)

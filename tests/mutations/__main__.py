@@ -29,7 +29,7 @@ _TIMEOUT = 600  # seconds; an edit may make a loop endless
 
 def _copy(folder: Path) -> None:
     without = shutil.ignore_patterns("__pycache__", "mutations")
-    for name in ("jaxjuice", "tests"):
+    for name in ("bench", "jaxjuice", "tests"):
         shutil.copytree(_ROOT / name, folder / name, ignore=without)
     shutil.copy(_ROOT / "pyproject.toml", folder)
 

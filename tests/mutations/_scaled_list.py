@@ -31,8 +31,8 @@ SCALED = [
     ),
     Mutation(
         "weights of 0 overflow", _LAYER,
-        "jnp.exp(jnp.minimum(terms - log_sum[..., None], largest))",
-        "jnp.exp(terms - log_sum[..., None])", _in(_PROPERTIES, "do_not_hide and exp_sum"),
+        "return finite(f * jnp.exp(jnp.minimum(exponent, largest)))",
+        "return f * jnp.exp(exponent)", _in(_PROPERTIES, "do_not_hide and exp_sum"),
     ),
     Mutation(
         "the gradient of scales forgets Z", _LAYER,
@@ -42,6 +42,25 @@ SCALED = [
         "plain units count in F-", _LAYER,
         "prior = jnp.where(active[:, None, None], f, jnp.zeros_like(f))", "prior = f",
         _in(_ORACLE, "structures and padded and exp_sum"),
+    ),
+    Mutation(
+        "flows of nodes far below others are cut", _LAYER,
+        "0.69 * float(jnp.finfo(exponent.dtype).maxexp)", "80.0", _in(_PROPERTIES, "far_below"),
+    ),
+    Mutation(
+        "0 times an infinite gradient is NaN", "_flows.py",
+        "jnp.where(weights > 0, plain[name], zero)", "plain[name]",
+        _in(_PROPERTIES, "far_below and None"),
+    ),
+    Mutation(
+        "an M-step overflows", _STEP,
+        "ratio = jnp.minimum(ratio, jnp.asarray(largest, dtype))", "pass",
+        _in("tests/parameterizations/test_m_step.py", "one_by_one"),
+    ),
+    Mutation(
+        "tensors of a data set are not handed on", "training/_steps.py",
+        'options["external_params"] = batch.external_params', "pass",
+        _in("tests/training/test_fit.py", "external_parameters"),
     ),
     Mutation(
         "all ranks share a shift", _MIXTURE,

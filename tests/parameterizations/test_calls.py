@@ -56,6 +56,8 @@ def test_construction() -> None:
         (lambda: LowRank(2.5), "rank=2.5"),
         (lambda: LowRank(2, "sum"), "form='sum'"),
         (lambda: LowRank(2, flow_precision="fp4"), "flow_precision='fp4'"),
+        (lambda: LowRank(2, "exp_sum", "no"), "apply_z_correction='no'"),
+        (lambda: BlockScale(tie_external=1), "tie_external=1"),
         (lambda: BlockScale(0), "block_size=0"),
         (lambda: BlockScale(None, -1), "ch_block_size=-1"),
         (lambda: juice.summate(leaf, num_nodes=4, parameterization="low rank"), "'low rank'"),
@@ -69,6 +71,7 @@ def test_construction() -> None:
             juice.summate(leaf, num_nodes=4, parameterization=BlockScale(1, 4))
         ns = juice.summate(leaf, num_nodes=4, parameterization=BlockScale())
     assert ns.resolved_parameterization() == BlockScale(2, 2)
+    assert type(LowRank(np.int64(2)).rank) is type(BlockScale(np.int64(2)).block_size) is int
     assert ns.duplicate().parameterization == ns.parameterization
     tied = ns.duplicate(tie_params=True)
     assert tied.parameterization is ns.parameterization
@@ -123,6 +126,9 @@ def test_a_group_is_its_members(kind) -> None:
     lls, flows, gradient = values_and_gradients(pc, params, data(), alone)
     np.testing.assert_array_equal(found, lls)
     jax.tree.map(np.testing.assert_array_equal, group_flows, flows)
+    # Names and vectors are keys of one pytree.
+    mixed = {"others": joined, first: tensors[first]}
+    assert [*jax.tree.map(lambda t: t, mixed)] == [first, "others"]
     members = [gradient[ns] for ns in others[::-1]]
     wanted = tuple(jnp.concatenate(same, 1) for same in zip(*members, strict=True))
     jax.tree.map(np.testing.assert_array_equal, group_gradient["others"], wanted)
@@ -193,6 +199,8 @@ def test_errors() -> None:
             jax.eval_shape(lambda given=given: call(given))
     for name, nodes, words in (
         ("g", [], "at least one"),
+        ("g", None, "at least one"),
+        ("g", ns, "at least one"),
         ("g", [ns, ns], "twice"),
         ("g", [ns, root], "no parameterization"),
         ("g", [ns, stranger], "not a sum vector"),
@@ -223,6 +231,46 @@ def test_a_group_wants_equal_parameterizations() -> None:
     with pytest.raises(juice.StructureError, match="cannot be concatenated"):
         pc.register_external_params_group("g", [sums[1], sums[3]])
     pc.register_external_params_group("g", [sums[0], sums[2]])
+
+
+@dataclasses.dataclass(frozen=True)
+class Shapes(Parameterization):
+    """Of the tensors, and of what it makes of them for one node and two children."""
+
+    tensors: tuple[tuple[int, ...], ...]
+    scale: tuple[int, ...] = ()
+
+    def tensor_shapes(self, num_nodes, num_ch_nodes):
+        return self.tensors
+
+    def log_scale(self, tensors, num_nodes, num_ch_nodes):
+        return jnp.zeros(self.scale)
+
+
+def test_errors_of_a_parameterization_of_your_own() -> None:
+    leaf = juice.inputs(0, num_nodes=2, dist=juice.distributions.Categorical(num_cats=2))
+    unhashable = Shapes([(2,)])  # pyright: ignore[reportArgumentType]
+    for kind, words in ((unhashable, "frozen dataclass"), (Shapes(()), "takes no tensors")):
+        with pytest.raises(juice.StructureError, match=words):
+            juice.summate(leaf, num_nodes=1, parameterization=kind)
+    root = juice.summate(leaf, num_nodes=1, parameterization=Shapes(((2,),), (3, 2)))
+    pc = juice.compile(root)
+    with pytest.raises(juice.StructureError, match=r"returned shape \[3, 2\], and \[3, 1, 2\]"):
+        pc.log_likelihood(
+            pc.init(jax.random.key(0)), np.zeros((3, 1)), external_params={root: np.ones((3, 2))}
+        )
+    numbers = [
+        juice.summate(
+            juice.inputs(v, num_nodes=2, dist=leaf.dist),
+            num_nodes=1,
+            parameterization=Shapes(((),)),
+        )
+        for v in range(2)
+    ]
+    pc = juice.compile(juice.summate(juice.multiply(*numbers), num_nodes=1))
+    pc.register_external_params_group("one", numbers[:1])
+    with pytest.raises(juice.StructureError, match="one number a sample"):
+        pc.register_external_params_group("both", numbers)
 
 
 def test_nothing_given_is_the_plain_call() -> None:

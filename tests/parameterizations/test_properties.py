@@ -235,6 +235,85 @@ def test_weights_of_0_do_not_hide_other_children_in_float32(kind) -> None:
     np.testing.assert_allclose(found[live], wanted.denominators[root][live], rtol=1e-4)
 
 
+@pytest.mark.parametrize("kind", (LowRank(3, "sum_exp"), BlockScale(2, 1)), ids=str)
+def test_weights_of_0_have_their_gradients(kind) -> None:
+    """Of a child that no node has, a little above those that they have."""
+    external = juice.distributions.External()
+    leaf = juice.inputs(0, num_nodes=3, dist=external)
+    weights = np.array([[0, 0.6, 0.4], [0, 0.1, 0.9]])
+    root = juice.summate(leaf, num_nodes=2, block_size=2, parameterization=kind, params=weights)
+    pc = juice.compile(root)
+    rng = np.random.default_rng(0)
+    logs = rng.normal(size=(ROWS, 3)) + np.array([3.0, 0.0, 0.0])
+    tensors = random_tensors(rng, root, ROWS)
+    with jax.enable_x64(True):
+        params = pc.init(jax.random.key(0), dtype=jnp.float64)
+
+        @functools.partial(jax.jit, compiler_options=FAST_COMPILE)
+        def gradient(params):
+            options = {"external_log_probs": {0: logs}, "external_params": tensors}
+            x = jnp.zeros((ROWS, 1))
+            return jax.grad(lambda params: pc.log_likelihood(params, x, **options).sum())(params)
+
+        found = pc.get_node_params(gradient(params), root)
+    g = np.exp(dense_scales(root, tensors)[root])  # [B, M, N]
+    n, z = (g * np.exp(logs)[:, None]), g
+    wanted = (
+        n / (n * weights).sum(2, keepdims=True) - z / (z * weights).sum(2, keepdims=True)
+    ).sum(0)
+    np.testing.assert_allclose(found[:, :, 0].T, wanted, rtol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype"),
+    [
+        (None, "float32"),
+        (LowRank(2, "sum_exp"), "float32"),
+        (LowRank(2, "sum_exp"), "float64"),
+        (BlockScale(10, 1), "float32"),
+    ],
+    ids=str,
+)
+def test_nodes_far_below_others_have_their_flows(kind, dtype: str) -> None:
+    """Whose only child lies almost as far below as the dtype reaches, beside weights of 0."""
+    depth, rows = (86.5 if dtype == "float32" else 600.0), 64
+    external = juice.distributions.External()
+    leaf = juice.inputs(0, num_nodes=3, dist=external)
+    # Together the nodes of the last child have flows that their factors alone overflow.
+    weights, size = [[0, 1.0, 0], *9 * [[0, 0, 1.0]]], 10
+    root = juice.summate(
+        leaf, num_nodes=size, block_size=size, parameterization=kind, params=weights
+    )
+    pc = juice.compile(root)
+    # No node has the first child; in a plain layer it would hide the others.
+    logs = np.repeat([[-100.0 if kind is None else 300.0, 0.0, -depth]], rows, axis=0)
+    with jax.enable_x64(dtype == "float64"):
+        raw = pc.to_unconstrained(pc.init(jax.random.key(0), dtype=dtype))
+        constant = random_tensors(np.random.default_rng(0), root, rows, spread=0.0)
+
+        @functools.partial(jax.jit, compiler_options=FAST_COMPILE)
+        def call(raw):
+            def total(raw, logs):
+                lls, flows = pc.log_likelihood_and_flows(
+                    pc.from_unconstrained(raw),
+                    jnp.zeros((rows, 1)),
+                    external_log_probs={0: logs},
+                    external_params=constant,
+                )
+                return lls.sum(), (lls, flows)
+
+            return jax.grad(total, (0, 1), has_aux=True)(raw, logs.astype(dtype))
+
+        (of_raw, of_logs), (lls, flows) = call(raw)
+    expected = np.repeat([[0] + 9 * [-depth]], rows, axis=0)
+    np.testing.assert_allclose(lls, expected, rtol=1e-5, atol=1e-5)
+    wanted = np.float64(weights).T[:, :, None] * rows
+    np.testing.assert_allclose(pc.get_node_flows(flows, root), wanted, rtol=1e-4)
+    assert all(np.isfinite(gradient).all() for gradient in jax.tree.leaves((of_raw, of_logs)))
+    if dtype == "float64":  # far from its limits
+        np.testing.assert_allclose(of_logs, np.repeat([[0, 1, 9]], rows, axis=0), rtol=1e-10)
+
+
 @pytest.mark.parametrize("kind", KINDS[:3], ids=str)
 @pytest.mark.parametrize(("propagation", "alpha"), [("MPE", 1.0), ("GeneralLL", 1.7)])
 def test_other_propagations(kind, propagation: str, alpha: float) -> None:
@@ -284,6 +363,16 @@ def test_parts_of_a_batch(kind, rows: int, monkeypatch) -> None:
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-13), in_parts, whole
     )
+
+
+def test_samples_are_summed_where_they_lie() -> None:
+    """Half onto half on CPUs; elsewhere in one sum, which moves nothing between devices."""
+    x = np.random.default_rng(0).normal(size=(2, 7, 3)).astype(np.float32)
+    summed = jax.jit(_samples.sum_samples)
+    np.testing.assert_allclose(summed(x), x.sum(1), rtol=1e-5)
+    traced = summed.trace(x)
+    assert "slice" in traced.lower(lowering_platforms=("cpu",)).as_text()
+    assert "slice" not in traced.lower(lowering_platforms=("cuda",)).as_text()
 
 
 def test_num_parts_divides_the_batch_where_it_can(monkeypatch) -> None:

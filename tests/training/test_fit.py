@@ -8,7 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from small_circuits import categorical_data, chain, gaussian_mixture, initial, mixture, updated
+from small_circuits import (
+    FAST_COMPILE,
+    categorical_data,
+    chain,
+    gaussian_mixture,
+    initial,
+    mixture,
+    updated,
+)
 
 import jaxjuice as juice
 from jaxjuice.training import Batch, _data, _evaluate
@@ -325,6 +333,49 @@ def test_external_log_densities_come_with_the_batches():
     _assert_close(results[0].params, results[1].params, atol=1e-6)
     with pytest.raises(juice.DataError, match="first axis"):
         juice.fit(pc, initial(pc), Batch(x, external_log_probs=scores[:5]), tx, **options)
+
+
+def test_external_parameters_come_with_the_rows():
+    leaves = [juice.inputs(v, num_nodes=4, dist=juice.distributions.Categorical(3)) for v in (0, 1)]
+    kind = juice.parameterizations.LowRank(2)
+    root = juice.summate(juice.multiply(*leaves), num_nodes=1, parameterization=kind)
+    pc = juice.compile(root).register_external_params_group("scales", [root])
+    params, x = pc.init(jax.random.key(0)), categorical_data(20, 2)
+    rng = np.random.default_rng(0)
+    tensors = tuple(rng.normal(size=(20, *size)).astype(np.float32) for size in ((1, 2), (2, 4)))
+    given = {"scales": tensors}
+    tx = juice.optim.full_batch_em(pc)
+    options = {"batch_size": 8, "external_params": given}
+    fit_options = options | {"epochs": 1, "progress": False, "valid": x}
+    # The rows are shuffled, and the last batch is filled up.
+    result = juice.fit(pc, params, x, tx, valid_external_params=given, **fit_options)
+
+    @functools.partial(jax.jit, compiler_options=FAST_COMPILE)
+    def by_hand(params):
+        lls, flows = pc.log_likelihood_and_flows(params, x, external_params={root: tensors})
+        return lls, juice.optim.m_step(pc, params, flows)
+
+    lls, wanted = by_hand(params)
+    _assert_close(result.params, wanted, atol=1e-6)
+    (record,) = result.history
+    np.testing.assert_allclose(record.train_log_likelihood, lls.mean(), rtol=1e-5)
+    found = juice.evaluate(pc, result.params, x, **options)
+    assert found.log_likelihood == record.valid_log_likelihood > record.train_log_likelihood
+    stream = [
+        Batch(x[rows], external_params={"scales": [t[rows] for t in tensors]})
+        for rows in (slice(8), slice(8, 16), slice(16, 20))
+    ]
+    assert juice.evaluate(pc, result.params, stream, batch_size=8) == found
+    for rows, external, message in (
+        (x, {root: tensors[:1]}, r"shapes \[20, 1, 2\], and \[20, 1, 2\], \[20, 2, 4\]"),
+        (x[:5], given, r"\[5, 1, 2\]"),
+        (x, tensors, "external_params is a tuple"),
+        (stream, given, "iterable of batches together with"),
+    ):
+        with pytest.raises(juice.DataError, match=message):
+            juice.evaluate(pc, params, rows, external_params=external)
+    with pytest.raises(juice.DataError, match="valid=.*'scale', and the groups"):
+        juice.fit(pc, params, x, tx, valid_external_params={"scale": tensors}, **fit_options)
 
 
 @pytest.mark.parametrize(
