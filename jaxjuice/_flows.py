@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from jaxjuice.ops import finite
+
 if TYPE_CHECKING:
     from jaxjuice.compiler import SumGroup
     from jaxjuice.passes import Statistics
@@ -53,14 +55,13 @@ def sum_flows(
     sums, denominators = {}, {}
     for name, group in groups.items():
         weights = theta[name]
-        zero = jnp.zeros_like(weights)
-        # A weight of 0 far above the node's own children may have an infinite gradient.
-        flows = jnp.where(weights > 0, plain[name], zero) if name in plain else zero
+        flows = plain[name] if name in plain else jnp.zeros_like(weights)
         # Copies that are not scaled have Z = g = 1: W counts the flows of their nodes.
         node_flows = flows.sum(-1)
         shape = group.denominator_shape
         if name in scaled:
-            flows = flows + jnp.where(weights > 0, weights * scaled[name].plus, zero)
+            # A weight of 0 far above the node's own children may have an infinite statistic.
+            flows = flows + weights * finite(scaled[name].plus)
             node_flows = node_flows + scaled[name].unscaled
         if shape is not None:
             denominator = jnp.broadcast_to(node_flows[..., None], shape)

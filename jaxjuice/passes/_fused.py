@@ -413,6 +413,7 @@ def _gradient_of_rows(
         part = ops.sum_layer_weight_gradient(
             q, p, weights[:1, 0], walk.propagation, walk.precision
         ).reshape(len(rows), *weights.shape[1:])
+        part = ops.finite(part)
         return flat_entries(weights, rows) * part if as_flows else part
     factors = _as_rows(weights) if as_flows else None
     tables = jnp.asarray(copies), factors, jnp.asarray(rows, jnp.int32)

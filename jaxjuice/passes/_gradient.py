@@ -39,20 +39,21 @@ def _run_backward(
         )
         return Gradients(sums, {}, flows, ())
     found = backward(walk, weights, parts, values, saved, lls, root_flows, for_flows)
+    # Of many nodes far below others, the gradients of weights of 0 may be infinite.
+    plain = {group: ops.finite(total) for group, total in found.weights.items()}
     if for_flows:
-        plain = {group: weights[group] * total for group, total in found.weights.items()}
-        found = found._replace(weights=plain)
-    return found
+        plain = {group: weights[group] * total for group, total in plain.items()}
+    return found._replace(weights=plain)
 
 
 def _weight_cotangents(weights, found: Gradients) -> dict[str, Array]:
-    """d LL / d theta by group: finite, for a weight of 0 takes part in products with it."""
+    """d LL / d theta by group: finite, for weights of 0 take part in products with it."""
     gradients = dict(found.weights)
     for group, total in found.scaled.items():
         shared = total.plus.shape[3] // total.minus.shape[3]
         own = ops.finite(total.plus) - jnp.repeat(ops.finite(total.minus), shared, axis=3)
-        gradients[group] = gradients[group] + own if group in gradients else own
-    return {group: ops.finite(gradients[group]) for group in weights}
+        gradients[group] = ops.finite(gradients[group] + own) if group in gradients else own
+    return {group: gradients[group] for group in weights}
 
 
 def _residuals(walk: Walk, weights, leaves: Leaves, parts: Parts, lls: Array, values, saved):

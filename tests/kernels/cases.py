@@ -73,6 +73,17 @@ def _alone(rng, x: np.ndarray, axis: int) -> None:
     x[np.arange(x.shape[axis]).reshape([-1 if i == axis else 1 for i in range(x.ndim)]) != kept] = 0
 
 
+def _finite(x: np.ndarray, huge: bool) -> np.ndarray:
+    """Sums as float32 holds them: its largest number for those beyond, if such may come.
+
+    Masked where the sum of an operand's parts may be beyond it and the whole is not.
+    """
+    largest = float(np.finfo(np.float32).max)
+    assert (np.abs(x) > largest).any() == huge
+    clipped = np.clip(x, -largest, largest)
+    return np.ma.masked_where(np.abs(np.abs(x) / largest - 1) < 0.01, clipped) if huge else clipped
+
+
 def _array(x: Any) -> np.ndarray:
     x = np.asarray(x)
     return np.ascontiguousarray(x, np.int32 if x.dtype.kind in "iu" else np.float32)
@@ -272,7 +283,8 @@ def exponentiate_apart(
     return Case(op, arrays, expected, 5e-5, (False, True))
 
 
-def scale_flows(seed: int = 0, *, units=2, elements=1, batch=17, width=33) -> Case:
+def scale_flows(seed: int = 0, *, units=2, elements=1, batch=17, width=33, infinite=False) -> Case:
+    """`infinite`: so is some of what comes back, and some of p is 0."""
     rng = np.random.default_rng(seed)
     places, starts = _places(rng, units), _starts(2, units * elements)
     kept, back, before = _arrays(
@@ -280,10 +292,13 @@ def scale_flows(seed: int = 0, *, units=2, elements=1, batch=17, width=33) -> Ca
         rng.random((units, batch, elements * width)),
         rng.random((3 + STEPS * units * elements, batch, width)),
     )
+    if infinite:
+        back[rng.random(back.shape) < 0.3] = np.inf
+        kept[rng.random(kept.shape) < 0.3] = 0
     f = np.ma.masked_all((units, elements, batch, width))
     for x, place in enumerate(places[STEP]):
         if place >= 0:
-            product = kept[place].astype(float) * back[x]
+            product = kept[place].astype(float) * _finite(back[x].astype(float), infinite)
             f[x] = product.reshape(batch, elements, width).swapaxes(0, 1)
     expected = _written(before, f.reshape(units * elements, batch, width), starts[STEP])
     arrays = (kept, back, *_arrays(places, starts, [STEP]), before)
@@ -424,19 +439,23 @@ def forward(
 
 
 def element_flows(
-    seed: int = 0, precision: str = "fp32", spread: float = 3.0, zeros=False, alone=False, **shape
-) -> Case:
+    seed: int = 0, precision: str = "fp32", spread: float = 3.0, zeros=False, alone=False,
+    huge=False, **shape,
+) -> Case:  # fmt: skip
+    """`huge`: sums of ratios are beyond float32, and what they are multiplied with may be 0."""
     rng = np.random.default_rng(seed)
     shape = SHAPE | shape
     made = _blocks(rng, **shape, spread=spread, zeros=zeros)
     if alone:
         _alone(rng, made.q, 2)
+    if huge:
+        made.q[...] *= 3.3e38
     now = made.of_step()
     units, blocks, batch, width = (shape[name] for name in ("units", "blocks", "batch", "width"))
     elements = units * shape["elements"]
     q = now.q.reshape(units, batch, blocks, shape["nodes"]).astype(float)
     back = np.einsum("xkcb,xbki,xkicj->xcbj", now.ratios(), q, now.theta(width), optimize=True)
-    f = np.ma.array(back * now.element_values())
+    f = np.ma.array(_finite(back, huge) * now.element_values())
     f[(now.positions < 0).all(1)] = np.ma.masked
     starts = _starts(3, elements)
     before = _array(rng.normal(size=(4 + STEPS * elements, batch, width)))
@@ -455,7 +474,7 @@ def element_flows(
 
 def weight_gradient(
     seed: int = 0, precision: str = "fp32", spread: float = 3.0, tied=False, multiply=False,
-    alone=False, **shape,
+    alone=False, huge=False, **shape,
 ) -> Case:  # fmt: skip
     """`tied`: all units of all steps but the padding share a row. If not, each has its own."""
     rng = np.random.default_rng(seed)
@@ -463,6 +482,8 @@ def weight_gradient(
     made = _blocks(rng, **shape, spread=spread, tied=tied)
     if alone:
         _alone(rng, made.q, 1)
+    if huge:
+        made.q[...] *= 3.3e38
     batch, width, own = (shape[name] for name in ("batch", "width", "own"))
     elements, blocks, units = shape["elements"], shape["blocks"], len(made.rows)
     q = made.q.reshape(units, batch, blocks, shape["nodes"]).astype(float)
@@ -476,7 +497,7 @@ def weight_gradient(
         array[padding] = np.nan
     copies = used[None] if tied else used[:, None]
     copies = np.concatenate([copies, np.full((len(copies), 1), -1)], 1)
-    expected = each[used].sum(0, keepdims=True) if tied else each[used]
+    expected = _finite(each[used].sum(0, keepdims=True) if tied else each[used], huge)
     factors, rows = _factors(rng, expected, multiply)
     if factors is not None:
         expected = expected * factors[rows]
@@ -495,6 +516,7 @@ def weight_gradient(
 def _factors(rng, gradient: np.ndarray, multiply: bool):
     """Factors `[P, M, N]` or None, and which of them each row of a gradient takes."""
     factors = _array(rng.random((len(gradient) + 2, *gradient.shape[1:])))
+    factors[rng.random(factors.shape) < 0.3] = 0
     rows = _array(rng.permutation(len(factors))[: len(gradient)])
     return factors if multiply else None, rows
 
@@ -650,17 +672,20 @@ def dense_forward(
 
 
 def dense_backward(
-    seed: int = 0, precision: str = "fp32", zeros=False, alone=False, elements=1, width=33, **shape
-) -> Case:
+    seed: int = 0, precision: str = "fp32", zeros=False, alone=False, huge=False, elements=1,
+    width=33, **shape,
+) -> Case:  # fmt: skip
     rng = np.random.default_rng(seed)
     shape = DENSE | shape
     units, batch = shape["units"], shape["batch"]
     made = _dense(rng, units, shape["nodes"], elements * width, batch, zeros=zeros)
     if alone:
         _alone(rng, made.q, 2)
+    if huge:
+        made.q[...] *= 3.3e38
     p, q, theta, real = made.of_step()
     f = np.ma.masked_all((units, elements, batch, width))
-    product = p * np.einsum("ubi,uij->ubj", q, theta)
+    product = p * _finite(np.einsum("ubi,uij->ubj", q, theta), huge)
     f[real] = product.reshape(len(p), batch, elements, width).swapaxes(1, 2)
     starts = _starts(3, units * elements)
     before = _array(rng.normal(size=(4 + STEPS * units * elements, batch, width)))
@@ -679,7 +704,7 @@ def dense_backward(
 
 def dense_gradient(
     seed: int = 0, precision: str = "fp32", zeros=False, alone=False, width=33, tied=False,
-    multiply=False, **shape,
+    multiply=False, huge=False, **shape,
 ) -> Case:  # fmt: skip
     """`tied`: all units but one share a row. If not, each has its own."""
     rng = np.random.default_rng(seed)
@@ -687,6 +712,8 @@ def dense_gradient(
     made = _dense(rng, shape["units"], shape["nodes"], width, shape["batch"], zeros=zeros)
     if alone:
         _alone(rng, made.q, 1)
+    if huge:
+        made.q[...] *= 3.3e38
     used = rng.permutation(len(made.p))[:-1]
     for array in (made.p, made.q):
         array[np.setdiff1d(np.arange(len(array)), used)] = np.nan
@@ -698,7 +725,7 @@ def dense_gradient(
         return kernels.dense_gradient(*arrays[:-1], precision, arrays[-1])
 
     terms = (1 if alone else shape["batch"]) * (len(used) if tied else 1)
-    expected = each.sum(0, keepdims=True) if tied else each
+    expected = _finite(each.sum(0, keepdims=True) if tied else each, huge)
     factors, rows = _factors(rng, expected, multiply)
     if factors is not None:
         expected = expected * factors[rows]

@@ -51,6 +51,8 @@ for _make in _DENSE[:2]:
 _add(cases.dense_gradient, "tied", tied=True, multiply=True)
 _add(cases.dense_gradient, "multiplied", multiply=True, width=64)
 _add(cases.dense_gradient, "batch", batch=150)
+_add(cases.dense_gradient, "huge", multiply=True, huge=True)
+_add(cases.dense_backward, "huge", zeros=True, huge=True)
 _add(cases.split, "two")
 _add(cases.split, "three", parts=3, shape=(70, 100))
 _add(cases.split, "one", parts=1, shape=(1,))
@@ -69,6 +71,9 @@ _add(cases.element_flows, "zeros", zeros=True)
 _add(cases.weight_gradient, "tied", tied=True)
 _add(cases.weight_gradient, "multiplied", multiply=True)
 _add(cases.weight_gradient, "batch", batch=70, blocks=2)
+_add(cases.weight_gradient, "huge", multiply=True, huge=True)
+_add(cases.element_flows, "huge", zeros=True, huge=True, spread=0.0)
+_add(cases.scale_flows, "infinite", infinite=True)
 
 for _elements in (1, 3):
     _add(cases.scale_flows, f"elements{_elements}", elements=_elements)

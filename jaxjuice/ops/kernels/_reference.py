@@ -3,6 +3,8 @@
 import jax.numpy as jnp
 from jax import Array, lax
 
+from jaxjuice.ops._sum_layer import finite
+
 _LOWEST = -1e30
 
 
@@ -72,7 +74,7 @@ def element_flows(
         more = back[unit, reader] * r[..., None]
         total = total + jnp.where(real[..., None, None], more, 0.0)
     factor = lax.dynamic_slice_in_dim(p, first, number).reshape(total.shape)
-    return _write(flows, (factor * total).reshape(number, batch, width), starts[step[0]])
+    return _write(flows, (factor * finite(total)).reshape(number, batch, width), starts[step[0]])
 
 
 def weight_gradient(
@@ -88,7 +90,7 @@ def weight_gradient(
     q = jnp.where(real, q[index], 0.0)  # [rows, copies, blocks, B, size]
     x = jnp.where(real, x[index], 0.0)
     out = product(q, x, ((1, 3), (1, 3)), ((0, 2), (0, 2)))  # [rows, blocks, size, N]
-    return out.reshape(len(copies), -1, x.shape[-1])
+    return finite(out).reshape(len(copies), -1, x.shape[-1])
 
 
 def flow_ratio(
@@ -125,7 +127,7 @@ def flow_ratio(
 
 def scale_flows(kept, back, places, starts, step, flows) -> Array:
     """See `kernels.scale_flows`."""
-    f = kept[jnp.maximum(places[step[0]], 0)] * back
+    f = kept[jnp.maximum(places[step[0]], 0)] * finite(back)
     return _write_elements(flows, f, starts[step[0]])
 
 
@@ -237,14 +239,14 @@ def dense_backward(q, p, weights, rows, places, starts, step, flows, *, product)
     """See `kernels.dense_backward`."""
     rows, places = rows[step[0]], jnp.maximum(places[step[0]], 0)
     back = product(join(q[:, places]), join(weights[:, rows]), ((2,), (1,)), ((0,), (0,)))
-    return _write_elements(flows, join(p[:, places]) * back, starts[step[0]])
+    return _write_elements(flows, join(p[:, places]) * finite(back), starts[step[0]])
 
 
 def dense_gradient(q, p, copies, *, product) -> Array:
     """See `kernels.dense_gradient`."""
     real, index = (copies >= 0)[..., None, None], jnp.maximum(copies, 0)
     q, p = (jnp.where(real, join(x[:, index]), 0.0) for x in (q, p))  # [rows, copies, B, ...]
-    return product(q, p, ((1, 2), (1, 2)), ((0,), (0,)))
+    return finite(product(q, p, ((1, 2), (1, 2)), ((0,), (0,))))
 
 
 def _write_elements(flows, f, start) -> Array:

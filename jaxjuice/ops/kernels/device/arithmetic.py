@@ -9,6 +9,14 @@ rounded.
 import triton
 import triton.language as tl
 
+LARGEST = tl.constexpr(3.4028234663852886e38)  # finite number in float32
+
+
+@triton.jit
+def finite(x):
+    """The nearest finite number, of which 0 times is 0. NaN stays."""
+    return tl.where(x > LARGEST, LARGEST, tl.where(x < -LARGEST, -LARGEST, x))
+
 
 @triton.jit
 def split(x, PARTS: tl.constexpr):

@@ -9,7 +9,7 @@ drowns in what only others read.
 import triton
 import triton.language as tl
 
-from jaxjuice.ops.kernels.device.arithmetic import dot, load_parts, load_sum, split
+from jaxjuice.ops.kernels.device.arithmetic import dot, finite, load_parts, load_sum, split
 
 
 @triton.jit
@@ -176,7 +176,7 @@ def element_flows_kernel(
     factor = load_sum(p, p_size, place[:, None] * WIDTH + j[None, :], mask, P_PARTS)
     slot = (tl.load(starts + r) + here).to(tl.int64)
     out = (slot * B + b)[:, None] * WIDTH + j[None, :]
-    tl.store(flows + out, factor * back, mask=mask)
+    tl.store(flows + out, factor * finite(back), mask=mask)
 
 
 @triton.jit
@@ -263,6 +263,7 @@ def weight_gradient_kernel(
     mask = inside[None, :] & within[:, None]
     place = ((block * SIZE + i) * OWN + reader % OWN)[None, :] * WIDTH + j[:, None]
     ROW: tl.constexpr = BLOCKS * SIZE * OWN * WIDTH
+    total = finite(total)
     if MULTIPLY:
         factors += tl.load(rows + row).to(tl.int64) * ROW
         total *= tl.load(factors + place, mask=mask, other=0.0)

@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from jaxjuice.ops.kernels.device.arithmetic import fast_log, store_parts
+from jaxjuice.ops.kernels.device.arithmetic import fast_log, finite, store_parts
 
 LOWEST = tl.constexpr(-1e30)  # below every log-density, and finite
 
@@ -206,7 +206,7 @@ def scale_kernel(
         row = (unit.to(tl.int64) * B + b) * (elements * WIDTH)
         x = tl.load(back + row[:, None] + column[None, :], mask=mask, other=0.0)
         slot = (tl.load(starts + r) + element).to(tl.int64)
-        tl.store(flows + (slot * B + b)[:, None] * WIDTH + j[None, :], p * x, mask=mask)
+        tl.store(flows + (slot * B + b)[:, None] * WIDTH + j[None, :], p * finite(x), mask=mask)
 
 
 @triton.jit

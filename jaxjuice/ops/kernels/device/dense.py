@@ -6,7 +6,7 @@ Letters as in `jaxjuice.ops`; operands in parts (`arithmetic.py`).
 import triton
 import triton.language as tl
 
-from jaxjuice.ops.kernels.device.arithmetic import dot, load_parts, load_sum, store_parts
+from jaxjuice.ops.kernels.device.arithmetic import dot, finite, load_parts, load_sum, store_parts
 
 
 @triton.jit
@@ -145,7 +145,7 @@ def dense_backward_kernel(
     factor = load_sum(p, p_size, b[:, None] * CHILDREN + j[None, :], mask, P_PARTS)
     slot = (tl.load(starts + r) + unit * elements + j // WIDTH).to(tl.int64)
     out = (slot[None, :] * B + b[:, None]) * WIDTH + (j % WIDTH)[None, :]
-    tl.store(flows + out, factor * back, mask=mask)
+    tl.store(flows + out, factor * finite(back), mask=mask)
 
 
 @triton.jit
@@ -203,6 +203,7 @@ def dense_gradient_kernel(
                 total = dot(y, y_middle, y_low, x, x_middle, x_low, total, PARTS, ROUNDED)
     mask = inside[:, None] & within[None, :]
     place = i[:, None] * CHILDREN + j[None, :]
+    total = finite(total)
     if MULTIPLY:
         factors += tl.load(rows + row).to(tl.int64) * NODES * CHILDREN
         total *= tl.load(factors + place, mask=mask, other=0.0)
