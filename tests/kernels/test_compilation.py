@@ -26,7 +26,9 @@ json.loads(sys.stdin.readline())
 for line in sys.stdin:
     number = json.loads(line)
     if number == 17: sys.exit()
-    answer = {"error": "13"} if number == 13 else {"twice": 2 * number, "process": os.getpid()}
+    answer = {"twice": 2 * number, "process": os.getpid()}
+    answer["cache"] = os.environ.get("TRITON_CACHE_DIR", "nowhere")
+    if number == 13: answer = {"error": "13"}
     print(json.dumps(answer), flush=True)
 """
 
@@ -227,6 +229,20 @@ def test_workers_start_early_and_no_oftener_than_the_limit() -> None:
     pool.request("1")
     assert pool.answer("1")["twice"] == 2
     _wait_for_no_threads()
+
+
+@pytest.mark.parametrize(("before", "wanted"), [("/a/b", "/a/b"), ("", "nowhere")])
+def test_workers_keep_the_cache_that_jax_triton_forgets(
+    before: str, wanted: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An empty name would be the working folder."""
+    pool = _fake(1)
+    monkeypatch.setenv("TRITON_CACHE_DIR", before)
+    pool.start(1)
+    monkeypatch.setenv("TRITON_CACHE_DIR", "")
+    pool.request("1")
+    answer = pool.answer("1")
+    assert answer is not None and answer["cache"] == wanted
 
 
 @pytest.mark.parametrize(

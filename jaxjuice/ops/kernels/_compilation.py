@@ -104,7 +104,14 @@ class Pool:
     def _add_worker(self) -> None:
         if self._workers < self._limit:
             self._workers += 1
-            threading.Thread(target=self._serve, daemon=True, name="jaxjuice-compile").start()
+            # As it is now: jax-triton empties TRITON_CACHE_DIR, for a moment or, if somebody else
+            # imported it, for good.
+            environment = dict(os.environ)
+            if not environment.get("TRITON_CACHE_DIR"):
+                environment.pop("TRITON_CACHE_DIR", None)
+            threading.Thread(
+                target=self._serve, args=(environment,), daemon=True, name="jaxjuice-compile"
+            ).start()
 
     def answer(self, text: str) -> Answer:
         """What became of a request: waits for it. None if it was not made, or failed."""
@@ -114,7 +121,7 @@ class Pool:
         except TimeoutError:
             return None
 
-    def _serve(self) -> None:
+    def _serve(self, environment: dict[str, str]) -> None:
         """Starts a worker and passes requests on to it."""
         broken = True
         try:
@@ -124,6 +131,7 @@ class Pool:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 text=True,
+                env=environment,
                 start_new_session=True,  # Ctrl-C is for this process
             ) as worker:
                 forget = atexit.register(worker.kill)
