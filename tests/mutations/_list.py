@@ -220,8 +220,28 @@ KERNELS = [
     ),
     Mutation(
         "dense flows are not those of children", _DENSE,
-        "tl.store(flows + out, factor * back", "tl.store(flows + out, back",
+        "tl.store(flows + out, factor * finite(back)", "tl.store(flows + out, finite(back)",
         _interpreted("dense_backward-small"),
+    ),
+    Mutation(
+        "p of 0 times infinite sums is NaN", _DENSE,
+        "factor * finite(back)", "factor * back", _interpreted("dense_backward-huge"),
+    ),
+    Mutation(
+        "weights of 0 times infinite sums are NaN", _DENSE,
+        "total = finite(total)", "pass", _interpreted("dense_gradient-huge"),
+    ),
+    Mutation(
+        "infinite sums stay so in element flows", _BLOCKS,
+        "factor * finite(back)", "factor * back", _interpreted("element_flows-huge"),
+    ),
+    Mutation(
+        "infinite sums stay so in gradients of blocks", _BLOCKS,
+        "total = finite(total)", "pass", _interpreted("weight_gradient-huge"),
+    ),
+    Mutation(
+        "infinite flows stay so where they are scaled", _CHILDREN,
+        "p * finite(x)", "p * x", _interpreted("scale_flows-infinite"),
     ),
     Mutation(
         "the second element lies where the first does", _DENSE,

@@ -32,7 +32,7 @@ SCALED = [
     Mutation(
         "weights of 0 overflow", _LAYER,
         "return finite(f * jnp.exp(jnp.minimum(exponent, largest)))",
-        "return f * jnp.exp(exponent)", _in(_PROPERTIES, "do_not_hide and exp_sum"),
+        "return f * jnp.exp(exponent)", _in(_PROPERTIES, "extreme and float32 and exp_sum"),
     ),
     Mutation(
         "the gradient of scales forgets Z", _LAYER,
@@ -48,9 +48,9 @@ SCALED = [
         "0.69 * float(jnp.finfo(exponent.dtype).maxexp)", "80.0", _in(_PROPERTIES, "far_below"),
     ),
     Mutation(
-        "0 times an infinite gradient is NaN", "_flows.py",
-        "jnp.where(weights > 0, plain[name], zero)", "plain[name]",
-        _in(_PROPERTIES, "far_below and None"),
+        "0 times an infinite gradient is NaN", "passes/_gradient.py",
+        "plain = {group: ops.finite(total) for group, total in found.weights.items()}",
+        "plain = dict(found.weights)", _in(_PROPERTIES, "far_below and None"),
     ),
     Mutation(
         "an M-step overflows", _STEP,
