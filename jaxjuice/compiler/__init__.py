@@ -1,10 +1,6 @@
 """From a DAG of node vectors to a `Program`. numpy only."""
 
-from jaxjuice.compiler._layout import (
-    build_program as build_program,
-    edges_from_weights as edges_from_weights,
-    weights_from_edges as weights_from_edges,
-)
+from jaxjuice.compiler._layout import build_program as build_program
 from jaxjuice.compiler._program import (
     LeafLayer as LeafLayer,
     Program as Program,
@@ -16,4 +12,8 @@ from jaxjuice.compiler._program import (
     SumRow as SumRow,
     WeightRows as WeightRows,
     align_columns as align_columns,
+)
+from jaxjuice.compiler._tables import (
+    edges_from_weights as edges_from_weights,
+    weights_from_edges as weights_from_edges,
 )

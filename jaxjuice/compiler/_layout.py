@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from jaxjuice.compiler._layer import Layer, arity_class, shape_of
 from jaxjuice.compiler._program import (
     LeafLayer,
     Program,
@@ -16,6 +17,7 @@ from jaxjuice.compiler._program import (
 )
 from jaxjuice.compiler._scaled import scale_key, scaled_units, sum_vector
 from jaxjuice.compiler._schedule import Stage, schedule
+from jaxjuice.compiler._tables import joined, padded_table, weights_from_edges
 from jaxjuice.compiler._units import SumUnit, Unit, UnitTable
 from jaxjuice.nodes import CircuitNodes, InputNodes, SumNodes
 
@@ -23,100 +25,6 @@ from jaxjuice.nodes import CircuitNodes, InputNodes, SumNodes
 def build_program(root: CircuitNodes) -> Program:
     """Lays out the circuit under `root`. Runs no jax computation."""
     return _Layout(root).program()
-
-
-class _Layer:
-    """One class of units in one stage, while it is laid out."""
-
-    def __init__(self, steps: Sequence[Sequence[SumUnit]], quota: int):
-        self.steps = steps
-        self.quota = quota
-        self.shape = _shape(self.units[0])
-        # Elements of a unit, and its flow slots: the distinct ones, unless some unit has no others.
-        places = self.shape[1] * self.shape[3]
-        self.num_elements = max(unit.num_elements for unit in self.units)
-        self.shares_elements = self.num_elements < places
-        # Places of the real units in a step; the last steps may keep their padding in front.
-        self.lead = np.zeros(len(steps), np.int64)
-        self.value_start = np.zeros(len(steps), np.int64)
-        self.flow_start = np.zeros(len(steps), np.int64)
-        self.rows = np.zeros((len(steps), quota), np.int32)
-        self.real = np.zeros((len(steps), quota), bool)
-        self.group = ""
-        self.kind = ""
-
-    @property
-    def out_width(self) -> int:
-        return self.shape[0]
-
-    @property
-    def width(self) -> int:
-        return self.shape[4]
-
-    @property
-    def units(self) -> list[SumUnit]:
-        return [unit for step in self.steps for unit in step]
-
-    def factors(self) -> tuple[np.ndarray, np.ndarray]:
-        """Factor units (-1: none) and offsets, `[steps, quota, num_elements, arity]`."""
-        read = [self._factors(unit) for unit in self.units]
-        arity = max(unit.arity for unit in self.units)
-        shape = (len(self.steps), self.quota, self.num_elements, arity)
-        factors, offsets = np.full(shape, -1, np.int64), np.zeros(shape, np.int64)
-        if all(units.shape == shape[2:] for units, _ in read):
-            factors[self.real] = np.stack([units for units, _ in read])
-            offsets[self.real] = np.stack([starts for _, starts in read])
-            return factors, offsets
-        for place, (units, starts) in zip(np.argwhere(self.real), read, strict=True):
-            own = (*place, slice(units.shape[0]), slice(units.shape[1]))
-            factors[own], offsets[own] = units, starts
-        return factors, offsets
-
-    def _factors(self, unit: SumUnit) -> tuple[np.ndarray, np.ndarray]:
-        if self.shares_elements or unit.num_blocks == 1:
-            return unit.factor_units, unit.factor_offsets
-        every = unit.selection.reshape(-1)
-        return unit.factor_units[every], unit.factor_offsets[every]
-
-    def selection(self) -> tuple[np.ndarray, np.ndarray] | tuple[None, None]:
-        """`selection` and `selected_by` of a `SumLayer`."""
-        blocks, size = self.shape[1], self.shape[3]
-        if blocks == 1:
-            return None, None
-        places = blocks * size
-        grid = (len(self.steps), self.quota)
-        selection = np.tile(np.arange(places, dtype=np.int32) % self.num_elements, (*grid, 1))
-        if self.shares_elements:
-            selection[self.real] = np.stack([unit.selection.reshape(-1) for unit in self.units])
-        chosen = selection[self.real]
-        elements = np.flatnonzero(self.real)[:, None] * self.num_elements + chosen
-        selected_by = _lists(
-            elements.reshape(-1),
-            np.tile(np.arange(places), len(chosen)),
-            int(np.prod(grid)) * self.num_elements,
-            fill=places,
-        )
-        return (
-            selection.reshape(*grid, blocks, size),
-            selected_by.reshape(*grid, self.num_elements, -1),
-        )
-
-    def grid(self) -> np.ndarray:
-        """Unit indices `[steps, quota]`, -1 where padded."""
-        grid = np.full((len(self.steps), self.quota), -1, np.int64)
-        for r, step in enumerate(self.steps):
-            lead = self.lead[r]
-            grid[r, lead : lead + len(step)] = [unit.index for unit in step]
-        return grid
-
-
-def _shape(unit: SumUnit) -> tuple[int, int, int, int, int]:
-    return unit.num_nodes, unit.num_blocks, unit.block_nodes, unit.block_elements, unit.width
-
-
-def _arity_class(arity: int) -> int:
-    """Units whose arities share a class are padded to one another's: up to 4, 8, 16, ..."""
-    return max(4, 1 << (arity - 1).bit_length())
 
 
 class _Layout:
@@ -219,11 +127,11 @@ class _Layout:
             read = set(unit.factor_units.ravel().tolist()) - {-1}
             dependencies.append([place[i] for i in sorted(read) if i in place])
             arrays = tuple(sorted({self.units[i].num_nodes for i in read}))
-            key = (*_shape(unit), _arity_class(unit.arity), arrays, scale_key(unit))
+            key = (*shape_of(unit), arity_class(unit.arity), arrays, scale_key(unit))
             if key not in keys:
                 keys[key] = len(keys)
                 work.append(0.0)
-            reads = unit.num_elements * unit.width * (_arity_class(unit.arity) + 1)
+            reads = unit.num_elements * unit.width * (arity_class(unit.arity) + 1)
             # A value read costs about as much as 32 multiplications on every machine tried.
             cost = unit.num_nodes * unit.num_children + 32.0 * (reads + unit.num_nodes)
             # Units are padded to the most elements of their layer.
@@ -231,18 +139,18 @@ class _Layout:
             classes.append(keys[key])
         return schedule(classes, dependencies, work)
 
-    def _layer(self, stage: Stage, c: int) -> _Layer:
+    def _layer(self, stage: Stage, c: int) -> Layer:
         steps = [[self.sums[i] for i in step.get(c, ())] for step in stage.steps]
-        return _Layer(steps, stage.quota[c])
+        return Layer(steps, stage.quota[c])
 
-    def _assign_parameters(self, stages: list[list[_Layer]]) -> None:
+    def _assign_parameters(self, stages: list[list[Layer]]) -> None:
         """Gives every parameter a row, in the order in which steps read them.
 
         Layers that share a parameter (tied copies) share a group; all others have one of their own,
         so that their gradients need not be joined.
         """
         layers = [layer for stage in stages for layer in stage]
-        for members in _joined([{_source(unit) for unit in layer.units} for layer in layers]):
+        for members in joined([{_source(unit) for unit in layer.units} for layer in layers]):
             name = f"sum{len(self.group_units)}"
             rows: dict[tuple[CircuitNodes, int], int] = {}
             units: list[SumUnit] = []
@@ -254,9 +162,8 @@ class _Layout:
             self.group_units[name] = units
             self.row_of.update({key: (name, row) for key, row in rows.items()})
             for layer in (layers[i] for i in members):
-                _set_rows(
-                    layer, name, np.array([rows[_source(u)] for u in layer.units]), len(units)
-                )
+                own = np.array([rows[_source(unit)] for unit in layer.units])
+                layer.set_rows(name, own, len(units))
 
     def _place_values(self, stages) -> None:
         for r, layer in _steps(stages):
@@ -311,7 +218,7 @@ class _Layout:
 
     # Tables ---------------------------------------------------------------------------------------
 
-    def _sum_layer(self, layer: _Layer) -> SumLayer:
+    def _sum_layer(self, layer: Layer) -> SumLayer:
         grid = layer.grid()
         _, blocks, block_nodes, block_elements, width = layer.shape
         factors, offsets = layer.factors()
@@ -369,7 +276,7 @@ class _Layout:
             parts = w // piece
             part = np.tile(np.arange(parts), int(mine.sum()))
             row = np.repeat(target[mine] * pieces + offset[mine] // piece, parts) + part
-            tables[w] = _padded_table(
+            tables[w] = padded_table(
                 row,
                 np.repeat(slot[mine], parts),
                 part * piece if w != piece else None,
@@ -390,30 +297,6 @@ class _Layout:
             rows[vector] = found
             rows.setdefault(vector.get_source(), found)
         return rows
-
-
-def _set_rows(layer: _Layer, name: str, rows: np.ndarray, size: int) -> None:
-    """Writes a layer's parameter rows (`rows`, one a real unit), and where its padding goes."""
-    layer.group = name
-    counts = np.array([len(step) for step in layer.steps])
-    starts = np.cumsum(counts) - counts
-    consecutive = size >= layer.quota and bool((np.diff(rows) == 1).all())
-    if consecutive:
-        first = rows[0] + starts
-        # A last step that would read past the end reads earlier rows first, as padding.
-        layer.lead = np.maximum(0, first + layer.quota - size)
-        layer.rows[:] = (first - layer.lead)[:, None] + np.arange(layer.quota)
-    for r, (start, count) in enumerate(zip(starts, counts, strict=True)):
-        real = slice(layer.lead[r], layer.lead[r] + count)
-        layer.rows[r, real] = rows[start : start + count]
-        layer.real[r, real] = True
-    full = bool(layer.real.all())
-    if full and consecutive and len(rows) == size:
-        layer.kind = "all"
-    elif full and (layer.rows == layer.rows[:1]).all():
-        layer.kind = "fixed"
-    else:
-        layer.kind = "slice" if consecutive else "gather"
 
 
 def _steps(stages):
@@ -439,50 +322,10 @@ def _source(unit: SumUnit) -> tuple[CircuitNodes, int]:
     return unit.vector.get_source(), unit.start
 
 
-def _joined(sets: Sequence[set]) -> list[list[int]]:
-    """Groups the indices of sets that are connected by common members, in order."""
-    parent = list(range(len(sets)))
-
-    def find(i: int) -> int:
-        while parent[i] != i:
-            parent[i] = parent[parent[i]]
-            i = parent[i]
-        return i
-
-    seen: dict = {}
-    for i, members in enumerate(sets):
-        for member in members:
-            first, second = sorted((find(seen.setdefault(member, i)), find(i)))
-            parent[second] = first
-    groups: dict[int, list[int]] = {}
-    for i in range(len(sets)):
-        groups.setdefault(find(i), []).append(i)
-    return list(groups.values())
-
-
 def _references(factors, offsets, width: int, slots) -> np.ndarray:
     real = factors >= 0
     count = int(real.sum())
     return np.stack([factors[real], offsets[real], np.full(count, width), slots[real]], axis=1)
-
-
-def _padded_table(rows, slots, offsets, shape: tuple[int, ...]) -> SlotTable:
-    """Lists of slots by row (`rows`, flat in `shape`), padded with slot 0 to the longest."""
-    count = int(np.prod(shape))
-    table = _lists(rows, slots, count).reshape(*shape, -1)
-    if offsets is None:
-        return SlotTable(table, None)
-    return SlotTable(table, _lists(rows, offsets, count).reshape(*shape, -1))
-
-
-def _lists(rows: np.ndarray, items: np.ndarray, count: int, fill: int = 0) -> np.ndarray:
-    """The `items` of every row, in order: int32 `[count, most]`, `fill` where there are fewer."""
-    order = np.argsort(rows, kind="stable")
-    rows = rows[order]
-    rank = np.arange(len(rows)) - np.searchsorted(rows, rows)
-    table = np.full((count, int(rank.max()) + 1), fill, np.int32)
-    table[rows, rank] = items[order]
-    return table
 
 
 def _leaf_sources(units: Sequence[Unit]) -> tuple[list[InputNodes], np.ndarray]:
@@ -508,20 +351,3 @@ def _sum_group(units: Sequence[SumUnit]) -> SumGroup:
             if given is not None:
                 mask[row] = weights_from_edges(given, unit.edges)
     return SumGroup(*shape, mask, sum_vector(units[0]).resolved_parameterization())
-
-
-def weights_from_edges(array: np.ndarray, edges: tuple[np.ndarray, ...]) -> np.ndarray:
-    """A unit's `[blocks, block_nodes, num_children]` out of `[E, block_size, ch_block_size]`."""
-    blocks = []
-    for block in edges:  # [node blocks, child blocks] edge indices
-        values = np.asarray(array)[block].transpose(0, 2, 1, 3)
-        blocks.append(values.reshape(values.shape[0] * values.shape[1], -1))
-    return np.stack(blocks)
-
-
-def edges_from_weights(weights: np.ndarray, edges: tuple[np.ndarray, ...], out: np.ndarray) -> None:
-    """The inverse of `weights_from_edges`: writes a unit's weights into `out` `[E, bs, cbs]`."""
-    _, size, ch_size = out.shape
-    for values, block in zip(weights, edges, strict=True):
-        grid = values.reshape(block.shape[0], size, block.shape[1], ch_size)
-        out[block] = grid.transpose(0, 2, 1, 3)
