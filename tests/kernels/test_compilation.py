@@ -288,6 +288,28 @@ def test_idle_workers_end_and_start_again(monkeypatch: pytest.MonkeyPatch) -> No
             os.kill(process, 0)
 
 
+def test_a_worker_that_is_ending_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    kill, ending, may_end = subprocess.Popen.kill, threading.Event(), threading.Event()
+
+    def slow_kill(process):
+        ending.set()
+        may_end.wait()
+        kill(process)
+
+    monkeypatch.setattr(_compilation, "IDLE_SECONDS", 0.05)
+    monkeypatch.setattr(_compilation, "PATIENCE_SECONDS", 20)
+    monkeypatch.setattr(subprocess.Popen, "kill", slow_kill)
+    pool = _fake(1)
+    try:
+        pool.request("1")
+        assert pool.answer("1") is not None
+        assert ending.wait(20)
+        pool.request("2")
+        assert pool.answer("2") is not None
+    finally:
+        may_end.set()
+
+
 def test_nobody_waits_forever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_compilation, "PATIENCE_SECONDS", 0.05)
     pool = Pool(1, (sys.executable, "-c", "import sys; sys.stdin.readline(); sys.stdin.read()"))

@@ -123,7 +123,7 @@ class Pool:
 
     def _serve(self, environment: dict[str, str]) -> None:
         """Starts a worker and passes requests on to it."""
-        broken = True
+        is_done = False
         try:
             with subprocess.Popen(
                 self._command,
@@ -136,23 +136,24 @@ class Pool:
             ) as worker:
                 forget = atexit.register(worker.kill)
                 try:
-                    broken = self._converse(worker)
+                    is_done = self._converse(worker)
                 finally:
                     atexit.unregister(forget)
                     worker.kill()
-        except (OSError, ValueError):
-            pass  # no such program, no memory, no pipe: jax-triton compiles
-        with self._changed:
+        except Exception:  # no such program, no memory, no pipe
+            pass
+        if is_done:
+            return
+        with self._changed:  # jax-triton compiles
             self._workers -= 1
-            if broken:
-                self._limit = 0
-            while broken and not self._workers and self._waiting:
+            self._limit = 0
+            while not self._workers and self._waiting:
                 self._waiting.popleft()[1].set_result(None)
 
     def _converse(self, worker: subprocess.Popen[str]) -> bool:
-        """Until no request comes (False), or the worker is gone (True)."""
+        """Until no request comes (True), or the worker is gone (False)."""
         assert worker.stdin is not None and worker.stdout is not None
-        worker.stdin.write(json.dumps(sys.path) + "\n")
+        worker.stdin.write(json.dumps([str(path) for path in sys.path]) + "\n")
         worker.stdin.flush()
         while (task := self._next()) is not None:
             text, future = task
@@ -165,15 +166,18 @@ class Pool:
             finally:
                 future.set_result(None if answer is None or "error" in answer else answer)
             if answer is None:
-                return True
-        return False
+                return False
+        return True
 
     def _next(self) -> tuple[str, Future[Answer]] | None:
         with self._changed:
             self._idle += 1
             self._changed.wait_for(lambda: self._waiting, IDLE_SECONDS)
             self._idle -= 1
-            return self._waiting.popleft() if self._waiting else None
+            if self._waiting:
+                return self._waiting.popleft()
+            self._workers -= 1  # at once: from now on requests need another worker
+            return None
 
 
 def _limit() -> int:
