@@ -128,9 +128,8 @@ def _count(
         one_hot = category[:, None, :] == every_category
         if legal is not None:
             one_hot = one_hot & legal[:, None, :]
-        counts = jnp.einsum(
-            "vcb,vbk->vck", one_hot.astype(flows.dtype), flows, precision=lax.Precision.HIGHEST
-        )
+        one_hot = one_hot.astype(flows.dtype)
+        counts = jnp.einsum("vcb,vbk->vck", one_hot, flows, precision=lax.Precision.HIGHEST)
         return jax.ops.segment_sum(counts, table_ids, num_segments=num_params)
     rows = table_ids[:, None] * num_categories + category
     if legal is not None:

@@ -14,6 +14,8 @@ from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from jaxjuice.ops.kernels._launch import TYPES
+
 CAPABILITIES = (80, 90, 100, 120)  # A100, H100 and H200, B200, RTX 50
 
 # Bytes of shared memory that a program may have, and columns of tensor memory.
@@ -25,10 +27,6 @@ TENSOR_MEMORY_LIMIT = 512
 
 # NVIDIA's instructions for products of tiles.
 _MATRIX_INSTRUCTIONS = ("wgmma.mma_async", "tcgen05.mma", "mma.sync")
-
-
-# What jax-triton calls the dtypes of arrays.
-_DTYPES = {"float32": "*fp32", "bfloat16": "*bf16", "int32": "*i32", "bool": "*i1"}
 
 
 @dataclass(frozen=True)
@@ -143,7 +141,7 @@ def compile_call(
     outs = out if isinstance(out, tuple) else (out,)
     for name, argument in zip(kernel.arg_names, (*arguments, *outs), strict=False):
         if hasattr(argument, "dtype"):
-            signature[name] = _DTYPES[jnp.dtype(argument.dtype).name]
+            signature[name] = TYPES[jnp.dtype(argument.dtype).name]
         elif argument == 1:
             constants[name] = 1
         elif isinstance(argument, int) and abs(argument) < 2**31:

@@ -79,7 +79,7 @@ def _lowered(call: dict) -> tuple:
     types, scalars = [], []
     for i, argument in enumerate((*call["arguments"], *jax.tree.leaves(call["out"]))):
         is_array = hasattr(argument, "dtype")
-        types.append(_launch._TYPES[argument.dtype.name] if is_array else "i32")
+        types.append(_launch.TYPES[argument.dtype.name] if is_array else "i32")
         if not is_array:
             scalars.append((i, "i32", argument))
     options = dict(call["options"])
@@ -220,7 +220,10 @@ def test_no_more_workers_than_the_limit() -> None:
     assert os.getpid() not in processes
 
 
-def test_workers_start_early_and_no_oftener_than_the_limit() -> None:
+def test_workers_start_early_and_no_oftener_than_the_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(_compilation, "IDLE_SECONDS", 2.0)
     pool = _fake(2)
     for _ in range(3):
         pool.start(5)

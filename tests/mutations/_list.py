@@ -86,7 +86,7 @@ KERNELS = [
     ),
     Mutation(
         "all elements start where the first does", _CHILDREN,
-        "offsets + c * factors", "offsets", _interpreted("exponentiate-elements-offsets"),
+        "offsets += c * factors", "pass", _interpreted("exponentiate-elements-offsets"),
     ),
     Mutation(
         "places of the first step in every step", _CHILDREN,

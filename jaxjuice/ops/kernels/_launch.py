@@ -155,7 +155,7 @@ def launch(
 
 
 # What jax-triton calls the dtypes of arrays.
-_TYPES = {"float32": "*fp32", "bfloat16": "*bf16", "int32": "*i32", "bool": "*i1"}
+TYPES = {"float32": "*fp32", "bfloat16": "*bf16", "int32": "*i32", "bool": "*i1"}
 
 
 def _request(
@@ -165,7 +165,7 @@ def _request(
     capability = compute_capability()
     if capability is None:
         return
-    types = [_TYPES.get(a.dtype.name, "") if hasattr(a, "dtype") else "i32" for a in arguments]
+    types = [TYPES.get(a.dtype.name, "") if hasattr(a, "dtype") else "i32" for a in arguments]
     numbers = {i: a for i, a in enumerate(arguments) if not hasattr(a, "dtype")}
     if all(types) and all(type(n) is int and -(2**31) <= n < 2**31 for n in numbers.values()):
         text = _compilation.describe(

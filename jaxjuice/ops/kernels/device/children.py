@@ -91,29 +91,25 @@ def exponentiate_kernel(
             more = _read_scale(scales, slots + c * factors, factors, b, real, B)
             scale = tl.maximum(scale, more)
         for c in range(elements):
-            entry = slots + c * factors
-            more = _read_scale(scales, entry, factors, b, real, B) - scale
+            more = _read_scale(scales, slots + c * factors, factors, b, real, B) - scale
             for first in range(0, WIDTH, COLUMNS):
                 j = first + tl.arange(0, COLUMNS)
                 mask = real[:, None] & (j < WIDTH)[None, :]
-                e = tl.zeros([ROWS, COLUMNS], tl.float32) + more[:, None]
-                e = _add_factors(
-                    e, values, table, lookups, entry, offsets + c * factors, factors, b, real,
-                    j, mask, B, K, CHUNK, HAS_LOOKUPS, HAS_OFFSETS,
+                e = _element(
+                    c, more, values, table, lookups, slots, offsets, factors, b, real, j, mask, B,
+                    K, CHUNK, HAS_LOOKUPS, HAS_OFFSETS,
                 )  # fmt: skip
                 shift = tl.maximum(shift, tl.max(tl.where(mask, e, LOWEST), axis=1))
         total = scale + shift
         shift = total - scale
         for c in range(elements):
-            entry = slots + c * factors
-            more = _read_scale(scales, entry, factors, b, real, B) - scale
+            more = _read_scale(scales, slots + c * factors, factors, b, real, B) - scale
             for first in range(0, WIDTH, COLUMNS):
                 j = first + tl.arange(0, COLUMNS)
                 mask = real[:, None] & (j < WIDTH)[None, :]
-                e = tl.zeros([ROWS, COLUMNS], tl.float32) + more[:, None]
-                e = _add_factors(
-                    e, values, table, lookups, entry, offsets + c * factors, factors, b, real,
-                    j, mask, B, K, CHUNK, HAS_LOOKUPS, HAS_OFFSETS,
+                e = _element(
+                    c, more, values, table, lookups, slots, offsets, factors, b, real, j, mask, B,
+                    K, CHUNK, HAS_LOOKUPS, HAS_OFFSETS,
                 )  # fmt: skip
                 e = tl.exp(e - shift[:, None])
                 if WRITE:
@@ -131,6 +127,21 @@ def _keep(kept, size, places, x, mask, PARTS: tl.constexpr):
         tl.store(kept + places, x, mask=mask)
     else:
         store_parts(kept, size, places, x, mask, PARTS)
+
+
+@triton.jit
+def _element(
+    c, scale, values, table, lookups, slots, offsets, factors, b, real, j, mask, B,
+    K: tl.constexpr, CHUNK: tl.constexpr, HAS_LOOKUPS: tl.constexpr, HAS_OFFSETS: tl.constexpr,
+):  # fmt: skip
+    """Values of a unit's element c at samples b and nodes j, on top of its scale."""
+    e = tl.zeros(mask.shape, tl.float32) + scale[:, None]
+    slots += c * factors
+    offsets += c * factors
+    return _add_factors(
+        e, values, table, lookups, slots, offsets, factors, b, real, j, mask, B, K, CHUNK,
+        HAS_LOOKUPS, HAS_OFFSETS,
+    )  # fmt: skip
 
 
 @triton.jit
