@@ -151,11 +151,14 @@ def _row(
 
 def _algorithms(layer: Layer, mode: str) -> tuple[str, str]:
     """What the products of both passes run in on an NVIDIA GPU."""
-    dense = layer.blocks == 1 and ops.is_dense(layer.size, layer.num_children, layer.batch, ops.LL)
-    roles: tuple[ops.Role, ...] = ("dense_forward" if dense else "forward", "backward")
-    presets = (ops.algorithm(mode, role, layer.batch) for role in roles)
+    presets = (ops.algorithm(mode, role, layer.batch) for role in (_role(layer), "backward"))
     forward, backward = ("float32" if preset is None else preset.name for preset in presets)
     return forward, backward
+
+
+def _role(layer: Layer) -> ops.Role:
+    dense = layer.blocks == 1 and ops.is_dense(layer.size, layer.num_children, layer.batch, ops.LL)
+    return "dense_forward" if dense else "forward"
 
 
 def _relative(found: Any, exact: np.ndarray) -> float:
@@ -212,12 +215,12 @@ def _run(layer: Layer, problem: _Problem, given: Array, mode: str) -> tuple[_Res
     return _Results(v, *backward(v, saved)), _Results(given, *backward(given, saved))
 
 
-def _children(layer: Layer, problem: _Problem) -> tuple[Array, Array, None, None, Array, None]:
+def _children(layer: Layer, problem: _Problem) -> tuple[Any, ...]:
     """What the kernels take to read children: slot 0 is none."""
     values = jnp.concatenate([jnp.zeros_like(problem.e[:1]), problem.e])
     slots = jnp.arange(1, len(values), dtype=jnp.int32)
     slots = slots.reshape(1, layer.units, layer.elements, 1)
-    return values, jnp.zeros(values.shape[:2]), None, None, slots, None
+    return values, jnp.zeros(values.shape[:2]), None, False, None, slots, None
 
 
 def _kept_ratio(
@@ -244,7 +247,7 @@ def _one_block(layer: Layer, problem: _Problem, mode: str, implementation: str):
     weights, entries = problem.weights, jnp.arange(layer.units, dtype=jnp.int32)
     units, batch, width, nodes = layer.units, layer.batch, layer.width, layer.num_nodes
     in_parts = layer.runs_on(mode) == "Triton"
-    parts = kernels.stored_parts(mode, batch)
+    parts = kernels.stored_parts(mode, _role(layer), batch, True)
     theta = kernels.split(weights, parts, implementation)
 
     def forward() -> tuple[Array, Array]:
@@ -252,7 +255,7 @@ def _one_block(layer: Layer, problem: _Problem, mode: str, implementation: str):
         _, kept, _ = kernels.exponentiate(
             *_children(layer, problem), jnp.zeros(shape[:2]), _zero(), _zero(), entries[None],
             jnp.zeros((parts, *shape), jnp.bfloat16) if in_parts else jnp.zeros(shape),
-            problem.e, width, implementation,
+            problem.e, width, False, implementation,
         )  # fmt: skip
         assert kept is not None
         if not in_parts:
@@ -288,14 +291,14 @@ def _several_blocks(layer: Layer, problem: _Problem, mode: str, implementation: 
     weights, selection = problem.weights, problem.selection
     rows = jnp.arange(layer.units, dtype=jnp.int32)
     shape = layer.units * layer.elements, layer.batch, layer.width
-    parts = kernels.stored_parts(mode, layer.batch)
+    parts = kernels.stored_parts(mode, _role(layer), layer.batch, True)
     theta = kernels.split(weights, parts, implementation)
 
     def forward() -> tuple[Array, tuple[Array, Array, Array]]:
         p, shifts = kernels.exponentiate_apart(
             *_children(layer, problem), _zero(), _zero(),
             jnp.zeros((parts, *shape), jnp.bfloat16), jnp.zeros(shape[:2]), problem.e,
-            implementation,
+            False, implementation,
         )  # fmt: skip
         apart = shifts.reshape(layer.units, layer.elements, layer.batch)
         block_shifts = ops.block_shifts(apart, selection)

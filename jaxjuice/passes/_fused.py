@@ -21,10 +21,12 @@ from jaxjuice.passes._forward import Values
 from jaxjuice.passes._fused_layers import (
     Empty,
     FusedSaved,
+    forward_role,
     gradient_lists,
     layer_tables,
     multiplies_in_parts,
     readers_of,
+    shares_children,
     start_ratios,
     start_saved,
     step_weights,
@@ -116,13 +118,11 @@ def _split_weights(
     walk: Walk, weights: dict[str, Array], batch: int, save: bool
 ) -> dict[str, Array]:
     """The weights that kernels multiply with, `[parts, P, M, N]` by group."""
-    roles: tuple[ops.Role, ...] = "forward", "dense_forward"
     counts: dict[str, int] = {}
     for layer in (layer for stage in walk.program.stages for layer in stage):
         if not multiplies_in_parts(layer, walk.precision, batch):
             continue
-        dense = ops.is_dense(layer.block_nodes, layer.num_children, batch, ops.LL)
-        needed = [kernels.products(walk.precision, roles[dense], batch).parts]
+        needed = [kernels.products(walk.precision, forward_role(layer, batch), batch).parts]
         if save:
             needed.append(kernels.products(walk.precision, "backward", batch).parts)
         counts[layer.weights.group] = max(*needed, counts.get(layer.weights.group, 0))
@@ -194,13 +194,13 @@ def _forward_layer(
     (width,) = layer.children
     relative, scale = values.relative, values.scale
     k, start = layer.num_nodes, table["value_start"]
-    probs, lookups = places.table(width)
+    rows = places.table(width)
     slots, offsets = table["children"]
     if layer.num_blocks == 1:
         own = None if width == k else scale[k]
         p, kept, new_scale = kernels.exponentiate(
-            relative[width], scale[width], probs, lookups, slots, offsets, own, start, i,
-            table["places"], saved.p, after, layer.width, walk.kernels,
+            relative[width], scale[width], *rows, slots, offsets, own, start, i,
+            table["places"], saved.p, after, layer.width, shares_children(layer), walk.kernels,
         )  # fmt: skip
         if p is None:
             assert kept is not None
@@ -216,8 +216,8 @@ def _forward_layer(
     else:
         assert saved.p is not None and saved.shifts is not None
         p, shifts = kernels.exponentiate_apart(
-            relative[width], scale[width], probs, lookups, slots, offsets, table["firsts"], i,
-            saved.p, saved.shifts, after, walk.kernels,
+            relative[width], scale[width], *rows, slots, offsets, table["firsts"], i,
+            saved.p, saved.shifts, after, shares_children(layer), walk.kernels,
         )  # fmt: skip
         block_shifts = _block_shifts(layer, shifts, table["firsts"][i[0]], table["selection"][i[0]])
         shift = block_shifts.max(1)
@@ -249,11 +249,11 @@ def _root_values(walk: Walk, places: ValueSlots, values: Values) -> Array:
     root = walk.program.root
     total = None
     for width, children in root.children.items():
-        probs, lookups = places.table(width)
+        rows = places.table(width)
         slots = jnp.asarray(places.slots(width, children.slots[0]))
         offsets = None if children.offsets is None else jnp.asarray(children.offsets[0])
         e, scale = kernels.read(
-            values.relative[width], values.scale[width], probs, lookups, slots, offsets, root.width
+            values.relative[width], values.scale[width], *rows, slots, offsets, root.width
         )
         more = e + scale[..., None]  # [1, elements, B, width]
         total = more if total is None else total + more

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from jaxjuice import ops
 from jaxjuice.compiler import SumLayer
 from jaxjuice.ops import kernels
 from jaxjuice.passes._lookup import ValueSlots
@@ -36,6 +37,12 @@ def multiplies_in_parts(layer: SumLayer, precision: str, batch: int) -> bool:
     return layer.num_blocks > 1 or kernels.in_parts(*size, tied, precision, batch)
 
 
+def forward_role(layer: SumLayer, batch: int) -> ops.Role:
+    """What the layer's product is when it computes values."""
+    dense = ops.is_dense(layer.block_nodes, layer.num_children, batch, ops.LL)
+    return "dense_forward" if dense else "forward"
+
+
 class Empty:
     """Makes arrays of any values, each with a label of its own."""
 
@@ -54,7 +61,7 @@ class Empty:
 
 
 def start_saved(walk: Walk, layer: SumLayer, batch: int, save: bool, empty: Empty) -> FusedSaved:
-    parts = kernels.stored_parts(walk.precision, batch)
+    parts = kernels.stored_parts(walk.precision, forward_role(layer, batch), batch, save)
     units = layer.quota * (layer.num_steps if save else 1)
     p = shifts = block_shifts = None
     if layer.num_blocks > 1:
@@ -135,6 +142,13 @@ def layer_tables(
         tables |= weight_tables(layer)
     # As constants they would make each step of a stage a kernel of its own.
     return lax.optimization_barrier(jax.tree.map(jnp.asarray, tables))
+
+
+def shares_children(layer: SumLayer) -> bool:
+    """Whether the elements of a step read most of their factors more than once. A fixed rule."""
+    ((_, children),) = layer.children.items()
+    steps = [step[step > 0] for step in children.slots]
+    return sum(step.size for step in steps) > 2 * sum(np.unique(step).size for step in steps)
 
 
 def step_weights(layer: SumLayer, tables: dict[str, Any], weights: Array, i: Array) -> Array:

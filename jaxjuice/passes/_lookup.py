@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jax import Array, lax
 
 from jaxjuice.compiler import LeafLayer, Program
 
@@ -44,11 +44,12 @@ class ValueSlots:
 
     Attributes:
         looked_up: by width, the first slot of such a leaf layer and how many it has.
-        lookup: by width, its table `[P * C, K]` and rows int32 `[V, B]`.
+        lookup: by width, its table `[P * C, K]`, whether that holds logarithms, and rows int32
+            `[V, B]`.
     """
 
     looked_up: dict[int, tuple[int, int]]
-    lookup: dict[int, tuple[Array, Array]]
+    lookup: dict[int, tuple[Array, bool, Array]]
 
     @staticmethod
     def of(program: Program, leaves: Sequence[Array | Lookup]) -> "ValueSlots":
@@ -62,7 +63,11 @@ class ValueSlots:
             rows = jnp.where(value.category >= 0, value.category + ids, value.category)
             table = value.table.reshape(num_params * categories, nodes)
             looked_up[leaf.num_nodes] = leaf.value_start, leaf.num_leaves
-            lookup[leaf.num_nodes] = table, rows
+            # The logarithm of a number costs as much as a dozen loads: it is taken once, if many
+            # are read. A fixed rule.
+            logs = _numbers_read(program, leaf) * rows.shape[1] >= 4 * table.size
+            table = lax.optimization_barrier(jnp.log(table)) if logs else table
+            lookup[leaf.num_nodes] = table, logs, rows
         return ValueSlots(looked_up, lookup)
 
     def slots(self, width: int, slots: np.ndarray) -> np.ndarray:
@@ -78,8 +83,8 @@ class ValueSlots:
         """How many of `count` slots are left."""
         return count - self.looked_up.get(width, (0, 0))[1]
 
-    def table(self, width: int) -> tuple[Array | None, Array | None]:
-        return self.lookup.get(width, (None, None))
+    def table(self, width: int) -> tuple[Array | None, bool, Array | None]:
+        return self.lookup.get(width, (None, False, None))
 
 
 def sorted_keys(category: Array, leaves: np.ndarray, categories: int) -> Array:
@@ -92,6 +97,17 @@ def sorted_keys(category: Array, leaves: np.ndarray, categories: int) -> Array:
     category = jnp.where((leaves >= 0)[..., None], category, categories + 1)
     member = jnp.arange(members, dtype=jnp.int32)
     return jnp.sort(category.reshape(tables, members) * members + member[None], axis=1)
+
+
+def _numbers_read(program: Program, leaf: LeafLayer) -> int:
+    """How many values of a leaf layer the sums read for one sample."""
+    first, stop = leaf.value_start, leaf.value_start + leaf.num_leaves
+    count = 0
+    for layer in (program.root, *(layer for stage in program.stages for layer in stage)):
+        if leaf.num_nodes in layer.children:
+            slots = layer.children[leaf.num_nodes].slots
+            count += layer.width * np.count_nonzero((slots >= first) & (slots < stop))
+    return count
 
 
 def _param_ids(leaf: LeafLayer) -> np.ndarray:

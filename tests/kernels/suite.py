@@ -25,6 +25,8 @@ for _make in (_JOINT, _APART):
     _add(_make, "lookups-offsets", lookups=True, offsets=True, factors=5)
     _add(_make, "illegal", lookups=True, illegal=True, batch=7)
     _add(_make, "dead", dead=True, width=64)  # a full tile
+    _add(_make, "logs", lookups=True, logs=True, illegal=True, batch=7)
+    _add(_make, "by-sample", by_sample=True, lookups=True, units=3)
 _add(_JOINT, "not-kept", keep=False)
 _add(_JOINT, "parts", parts=2)
 _add(_JOINT, "three-parts", parts=3, lookups=True, offsets=True)

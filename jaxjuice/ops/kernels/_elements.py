@@ -16,6 +16,7 @@ def exponentiate(
     values: Array,
     scales: Array,
     table: Array | None,
+    logs: bool,
     lookups: Array | None,
     slots: Array,
     offsets: Array | None,
@@ -26,6 +27,7 @@ def exponentiate(
     kept: Array | None,
     after: Array,
     width: int,
+    by_sample: bool,
     implementation: str,
 ) -> tuple[Array | None, Array | None, Array]:
     """p = exp(e - m) of one step, with one shift for all elements of a unit.
@@ -33,6 +35,7 @@ def exponentiate(
     Args:
         values, scales: `[S, B, K]` relative to `[S, B]`.
         table: `[rows, K]`, probabilities of leaves that have no slot; None where there are none.
+        logs: whether the table holds their logarithms.
         lookups: int32 `[V, B]`, the row of every such leaf; -1 for a value of 0, -2 for NaN.
         slots: int32 `[steps, units, elements, factors]`: where factors are; 0 for none, -1 - v for
             leaf v.
@@ -46,6 +49,8 @@ def exponentiate(
         after: an array of whatever must have run before. XLA copies what it does not know to be
             read before it is written to again.
         width: nodes of an element.
+        by_sample: whether programs that run at a time read few samples of many elements, so that
+            what several elements read is in the cache; else, many samples of few elements.
 
     Returns:
         p `[units, B, elements * width]`, or None if it is kept in parts; the new `kept`; and the
@@ -58,7 +63,7 @@ def exponentiate(
         values, scales, table, lookups, slots, offsets, starts, step, places, kept, unit_scales,
         after,
     )  # fmt: skip
-    p, kept_now, scales = _exponentiate(arrays, p, width, True, implementation)
+    p, kept_now, scales = _exponentiate(arrays, p, width, logs, True, by_sample, implementation)
     return None if in_parts else p, None if kept is None else kept_now, scales
 
 
@@ -66,6 +71,7 @@ def exponentiate_apart(
     values: Array,
     scales: Array,
     table: Array | None,
+    logs: bool,
     lookups: Array | None,
     slots: Array,
     offsets: Array | None,
@@ -74,12 +80,14 @@ def exponentiate_apart(
     p: Array,
     shifts: Array,
     after: Array,
+    by_sample: bool,
     implementation: str,
 ) -> tuple[Array, Array]:
     """p = exp(e - m) of one step, with a shift for each element.
 
     Args:
-        values, scales, table, lookups, slots, offsets, step, after: as in `exponentiate`.
+        values, scales, table, logs, lookups, slots, offsets, step, after, by_sample: as in
+            `exponentiate`.
         firsts: int32 `[steps]`: where in p and shifts the first element of the first unit goes.
         p: bfloat16 `[parts, number, B, width]`.
         shifts: `[number, B]`.
@@ -93,11 +101,13 @@ def exponentiate_apart(
     arrays = (
         values, scales, table, lookups, slots, offsets, firsts, step, firsts, p, shifts, after,
     )  # fmt: skip
-    _, p, shifts = _exponentiate(arrays, None, p.shape[3], False, implementation)
+    _, p, shifts = _exponentiate(arrays, None, p.shape[3], logs, False, by_sample, implementation)
     return p, shifts
 
 
-def _exponentiate(arrays, p, width: int, joint: bool, implementation: str):
+def _exponentiate(
+    arrays, p, width: int, logs: bool, joint: bool, by_sample: bool, implementation: str
+):
     """Both of the above; `p` is the shape of the first output, if there is one.
 
     Elements are groups if not joint.
@@ -119,7 +129,7 @@ def _exponentiate(arrays, p, width: int, joint: bool, implementation: str):
         table, lookups = (table, lookups) if has_table else (None, None)
         return reference.exponentiate(
             values, scales, table, lookups, slots, offsets if has_offsets else None, starts, step,
-            places, kept, scales if in_place else shifts, width=width, joint=joint,
+            places, kept, scales if in_place else shifts, width=width, logs=logs, joint=joint,
             writes=p is not None, keeps=keeps,
         )  # fmt: skip
 
@@ -137,8 +147,8 @@ def _exponentiate(arrays, p, width: int, joint: bool, implementation: str):
             out=tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in outputs),
             aliases=({1: 2} if in_place else {10: 2}) | ({9: 1} if keeps else {}),
             grid=(groups * -(-batch // tile.rows),), num_warps=tile.warps,
-            K=k, WIDTH=width, CHUNK=min(factors, _CHUNK), HAS_LOOKUPS=has_table,
-            HAS_OFFSETS=has_offsets, JOINT=joint, WRITE=p is not None, KEEP=keeps, PARTS=parts,
+            K=k, WIDTH=width, CHUNK=min(factors, _CHUNK), HAS_LOOKUPS=has_table, LOGS=logs and has_table,
+            HAS_OFFSETS=has_offsets, JOINT=joint, BY_SAMPLE=by_sample, WRITE=p is not None, KEEP=keeps, PARTS=parts,
             ONE_TILE=one_tile, ROWS=tile.rows, COLUMNS=tile.columns,
         )  # fmt: skip
 

@@ -65,10 +65,17 @@ def in_parts(nodes: int, children: int, tied: bool, precision: str, batch: int) 
     return large and fits and (not tied or products(precision, "backward", batch).rounded)
 
 
-def stored_parts(precision: str, batch: int) -> int:
-    """Of p and q. Two at least: factors of flows are read from them."""
-    roles: tuple[Role, ...] = "forward", "dense_forward", "backward"
-    return max(2, *(products(precision, role, batch).parts for role in roles))
+def stored_parts(precision: str, role: Role, batch: int, save: bool) -> int:
+    """Of p.
+
+    Args:
+        precision: one of `ops.PRECISIONS`.
+        role: of the product that multiplies with it forward.
+        batch: samples.
+        save: whether a backward pass follows: its factors of flows are two parts at least.
+    """
+    forward = products(precision, role, batch).parts
+    return max(2, forward, products(precision, "backward", batch).parts) if save else forward
 
 
 def split(x: Array, parts: int, implementation: str) -> Array:

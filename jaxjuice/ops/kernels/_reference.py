@@ -10,14 +10,14 @@ _LOWEST = -1e30
 
 def exponentiate(
     values, scales, table, lookups, slots, offsets, starts, step, places, kept, shifts, *,
-    width: int, joint: bool, writes: bool, keeps: bool,
+    width: int, logs: bool, joint: bool, writes: bool, keeps: bool,
 ) -> tuple[Array, Array, Array]:  # fmt: skip
     """See `kernels.exponentiate`."""
     slots, start = slots[step[0]], starts[step[0]]
     offsets = None if offsets is None else offsets[step[0]]
     groups, elements, _ = slots.shape
     batch = values.shape[1]
-    e, scale = read(values, scales, table, lookups, slots, offsets, width)
+    e, scale = read(values, scales, table, logs, lookups, slots, offsets, width)
     most = scale.max(1)
     e = e + (scale - most[:, None])[..., None]
     # p is relative to the rounded sum, so that its rounding does not add up with depth.
@@ -158,7 +158,9 @@ def leaf_counts(
     return counts.reshape(tables, categories, nodes)
 
 
-def read(values, scales, table, lookups, slots, offsets, width: int) -> tuple[Array, Array]:
+def read(
+    values, scales, table, logs: bool, lookups, slots, offsets, width: int
+) -> tuple[Array, Array]:
     """Relative values `[X, E, B, width]` and scales `[X, E, B]`."""
     e, scale = jnp.zeros((), values.dtype), jnp.zeros((), values.dtype)
     for f in range(slots.shape[2]):
@@ -174,7 +176,8 @@ def read(values, scales, table, lookups, slots, offsets, width: int) -> tuple[Ar
         column = jnp.arange(width, dtype=jnp.int32) + (
             0 if start is None else start[..., None, None]
         )
-        found = jnp.log(table[jnp.maximum(row, 0)[..., None], column])
+        found = table[jnp.maximum(row, 0)[..., None], column]
+        found = found if logs else jnp.log(found)
         found = jnp.where((row >= 0)[..., None], found, 0.0)
         found = jnp.where((row == -2)[..., None], jnp.nan, found)
         e = e + jnp.where(looked_up[..., None, None], found, 0.0)

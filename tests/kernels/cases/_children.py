@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 
 from jaxjuice.ops import kernels
@@ -84,6 +85,12 @@ def _children(
     return _Children(*as_arrays(values, scales, table, rows, slots, starts))
 
 
+def _read(made: _Children, logs: bool) -> tuple:
+    """What the kernels take to read children, from a table of probabilities or of their `logs`."""
+    table = jnp.log(made.table) if logs and made.table is not None else made.table
+    return made.values, made.scales, table, logs, made.lookups, made.slots, made.offsets
+
+
 def _told(p: np.ndarray, bad: np.ndarray) -> np.ndarray:
     """Masks where a float32 number would be 0 or have few digits, and anything but NaN if `bad`."""
     with np.errstate(invalid="ignore"):
@@ -92,7 +99,7 @@ def _told(p: np.ndarray, bad: np.ndarray) -> np.ndarray:
 
 def exponentiate(
     seed: int = 0, *, units=2, elements=1, factors=2, batch=17, width=33, in_place=True, keep=True,
-    parts=0, **options,
+    parts=0, logs=False, by_sample=False, **options,
 ) -> Case:  # fmt: skip
     rng = np.random.default_rng(seed)
     made = _children(
@@ -124,8 +131,9 @@ def exponentiate(
 
     def op(made, unit_scales, starts, step, places, kept, implementation):
         p, kept, scales = kernels.exponentiate(
-            *made, unit_scales, starts, step, places, kept, made.values, width, implementation
-        )
+            *_read(made, logs), unit_scales, starts, step, places, kept, made.values, width, by_sample,
+            implementation,
+        )  # fmt: skip
         return p, sum_of_parts(kept) if parts else kept, scales
 
     arrays = (made, unit_scales, *as_arrays(starts, [STEP], places), before_kept)
@@ -133,8 +141,9 @@ def exponentiate(
 
 
 def exponentiate_apart(
-    seed: int = 0, *, units=2, elements=3, factors=2, batch=17, width=33, parts=2, **options
-) -> Case:
+    seed: int = 0, *, units=2, elements=3, factors=2, batch=17, width=33, parts=2,
+    logs=False, by_sample=False, **options,
+) -> Case:  # fmt: skip
     rng = np.random.default_rng(seed)
     made = _children(rng, units, elements, factors, batch, width, **options)
     if elements > 1:
@@ -163,7 +172,7 @@ def exponentiate_apart(
 
     def op(made, firsts, step, p, shifts, implementation):
         p, shifts = kernels.exponentiate_apart(
-            *made, firsts, step, p, shifts, made.values, implementation
+            *_read(made, logs), firsts, step, p, shifts, made.values, by_sample, implementation
         )
         return sum_of_parts(p), shifts
 

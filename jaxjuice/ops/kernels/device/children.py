@@ -12,7 +12,7 @@ LOWEST = tl.constexpr(-1e30)  # below every log-density, and finite
 def exponentiate_kernel(
     values,  # [slots, B, K], relative to
     scales,  # [slots, B]; perhaps the same memory as shifts
-    table,  # [rows, K]: probabilities of leaves that have no slot of their own
+    table,  # [rows, K]: probabilities of leaves that have no slot of their own; if LOGS, their logs
     lookups,  # int32 [leaves, B]: their rows; -1 for a value of 0, -2 for NaN
     slots,  # int32 [steps, groups, elements, factors]; 0: none, -1 - v: leaf v of `lookups`
     offsets,  # int32, the same shape
@@ -34,8 +34,10 @@ def exponentiate_kernel(
     WIDTH: tl.constexpr,
     CHUNK: tl.constexpr,
     HAS_LOOKUPS: tl.constexpr,
+    LOGS: tl.constexpr,
     HAS_OFFSETS: tl.constexpr,
     JOINT: tl.constexpr,  # whether groups are whole units
+    BY_SAMPLE: tl.constexpr,  # whether neighbours have other groups, rather than other samples
     WRITE: tl.constexpr,
     KEEP: tl.constexpr,
     PARTS: tl.constexpr,  # of what is kept; 0 for float32
@@ -50,9 +52,10 @@ def exponentiate_kernel(
     """
     r = tl.load(step)
     tiles = tl.cdiv(B, ROWS)
-    here = tl.program_id(0) // tiles
+    here = tl.program_id(0) % groups if BY_SAMPLE else tl.program_id(0) // tiles
+    tile = tl.program_id(0) // groups if BY_SAMPLE else tl.program_id(0) % tiles
     group = r * groups + here
-    b = (tl.program_id(0) % tiles) * ROWS + tl.arange(0, ROWS)
+    b = tile * ROWS + tl.arange(0, ROWS)
     real = b < B
     slots += group * elements * factors
     offsets += group * elements * factors
@@ -75,7 +78,7 @@ def exponentiate_kernel(
         e = tl.zeros([ROWS, COLUMNS], tl.float32)
         e = _add_factors(
             e, values, table, lookups, slots, offsets, factors, b, real, j, mask, B, K, CHUNK,
-            HAS_LOOKUPS, HAS_OFFSETS,
+            HAS_LOOKUPS, LOGS, HAS_OFFSETS,
         )  # fmt: skip
         shift = tl.maximum(shift, tl.max(tl.where(mask, e, LOWEST), axis=1))
         total = scale + shift
@@ -97,7 +100,7 @@ def exponentiate_kernel(
                 mask = real[:, None] & (j < WIDTH)[None, :]
                 e = _element(
                     c, more, values, table, lookups, slots, offsets, factors, b, real, j, mask, B,
-                    K, CHUNK, HAS_LOOKUPS, HAS_OFFSETS,
+                    K, CHUNK, HAS_LOOKUPS, LOGS, HAS_OFFSETS,
                 )  # fmt: skip
                 shift = tl.maximum(shift, tl.max(tl.where(mask, e, LOWEST), axis=1))
         total = scale + shift
@@ -109,7 +112,7 @@ def exponentiate_kernel(
                 mask = real[:, None] & (j < WIDTH)[None, :]
                 e = _element(
                     c, more, values, table, lookups, slots, offsets, factors, b, real, j, mask, B,
-                    K, CHUNK, HAS_LOOKUPS, HAS_OFFSETS,
+                    K, CHUNK, HAS_LOOKUPS, LOGS, HAS_OFFSETS,
                 )  # fmt: skip
                 e = tl.exp(e - shift[:, None])
                 if WRITE:
@@ -132,7 +135,8 @@ def _keep(kept, size, places, x, mask, PARTS: tl.constexpr):
 @triton.jit
 def _element(
     c, scale, values, table, lookups, slots, offsets, factors, b, real, j, mask, B,
-    K: tl.constexpr, CHUNK: tl.constexpr, HAS_LOOKUPS: tl.constexpr, HAS_OFFSETS: tl.constexpr,
+    K: tl.constexpr, CHUNK: tl.constexpr, HAS_LOOKUPS: tl.constexpr, LOGS: tl.constexpr,
+    HAS_OFFSETS: tl.constexpr,
 ):  # fmt: skip
     """Values of a unit's element c at samples b and nodes j, on top of its scale."""
     e = tl.zeros(mask.shape, tl.float32) + scale[:, None]
@@ -140,14 +144,14 @@ def _element(
     offsets += c * factors
     return _add_factors(
         e, values, table, lookups, slots, offsets, factors, b, real, j, mask, B, K, CHUNK,
-        HAS_LOOKUPS, HAS_OFFSETS,
+        HAS_LOOKUPS, LOGS, HAS_OFFSETS,
     )  # fmt: skip
 
 
 @triton.jit
 def _add_factors(
     e, values, table, lookups, slots, offsets, factors, b, real, j, mask, B, K: tl.constexpr,
-    CHUNK: tl.constexpr, HAS_LOOKUPS: tl.constexpr, HAS_OFFSETS: tl.constexpr,
+    CHUNK: tl.constexpr, HAS_LOOKUPS: tl.constexpr, LOGS: tl.constexpr, HAS_OFFSETS: tl.constexpr,
 ):  # fmt: skip
     """Adds to e the relative values of an element's factors at samples b and nodes j."""
     for first in range(0, factors, CHUNK):
@@ -163,9 +167,11 @@ def _add_factors(
                 place = (-1 - slot).to(tl.int64) * B + b
                 row = tl.load(lookups + place, mask=real & (slot < 0), other=-1)
                 place = row.to(tl.int64)[:, None] * K + column
-                found = tl.load(table + place, mask=mask & (row >= 0)[:, None], other=1.0)
+                certain = 0.0 if LOGS else 1.0
+                found = tl.load(table + place, mask=mask & (row >= 0)[:, None], other=certain)
                 if slot < 0:
-                    e += tl.where((row == -2)[:, None], float("nan"), fast_log(found))
+                    log = found if LOGS else fast_log(found)
+                    e += tl.where((row == -2)[:, None], float("nan"), log)
     return e
 
 
