@@ -9,27 +9,25 @@ from jaxjuice.compiler._units import SumUnit
 
 
 class Layer:
-    """Units of one shape in steps of at most `quota`, padded where a step has fewer.
+    """Units of one shape in steps, padded where a step has fewer than others.
 
     Args:
-        steps: the units of each step.
-        quota: the places of a step.
+        steps: the units of each step. Those that read most come first here, see
+            `SlotTable.entries`.
     """
 
-    def __init__(self, steps: Sequence[Sequence[SumUnit]], quota: int):
-        self.steps = steps
-        self.quota = quota
+    def __init__(self, steps: Sequence[Sequence[SumUnit]]):
+        self.steps = [sorted(step, key=lambda unit: -unit.arity) for step in steps]
+        self.quota = max(map(len, steps))
         self.shape = shape_of(self.units[0])
         # Elements of a unit, and its flow slots: the distinct ones, unless some unit has no others.
         places = self.shape[1] * self.shape[3]
         self.num_elements = max(unit.num_elements for unit in self.units)
         self.shares_elements = self.num_elements < places
-        # Places of the real units in a step; the last steps may keep their padding in front.
-        self.lead = np.zeros(len(steps), np.int64)
         self.value_start = np.zeros(len(steps), np.int64)
         self.flow_start = np.zeros(len(steps), np.int64)
-        self.rows = np.zeros((len(steps), quota), np.int32)
-        self.real = np.zeros((len(steps), quota), bool)
+        self.rows = np.zeros((len(steps), self.quota), np.int32)
+        self.real = np.zeros((len(steps), self.quota), bool)
         self.group = ""
         self.kind = ""
 
@@ -45,21 +43,28 @@ class Layer:
     def units(self) -> list[SumUnit]:
         return [unit for step in self.steps for unit in step]
 
+    @property
+    def units_by_row(self) -> list[SumUnit]:
+        """The units in the order in which their parameters are to lie: full steps come last.
+
+        So a step reads as many rows as any other from its first on, for its padding those behind.
+        """
+        full_last = sorted(self.steps, key=lambda step: len(step) == self.quota)
+        return [unit for step in full_last for unit in step]
+
     def set_rows(self, name: str, rows: np.ndarray, size: int) -> None:
-        """Takes parameter rows (one a real unit) of a group of `size`, and places the padding."""
+        """Takes parameter rows, one of each of `units_by_row`, of a group of `size`."""
         self.group = name
         counts = np.array([len(step) for step in self.steps])
-        starts = np.cumsum(counts) - counts
-        consecutive = size >= self.quota and bool((np.diff(rows) == 1).all())
+        order = np.argsort(counts == self.quota, kind="stable")  # that of `units_by_row`
+        starts = np.zeros_like(counts)
+        starts[order] = np.cumsum(counts[order]) - counts[order]
+        consecutive = bool((np.diff(rows) == 1).all())
         if consecutive:
-            first = rows[0] + starts
-            # A last step that would read past the end reads earlier rows first, as padding.
-            self.lead = np.maximum(0, first + self.quota - size)
-            self.rows[:] = (first - self.lead)[:, None] + np.arange(self.quota)
+            self.rows[:] = rows[0] + starts[:, None] + np.arange(self.quota)
         for r, (start, count) in enumerate(zip(starts, counts, strict=True)):
-            real = slice(self.lead[r], self.lead[r] + count)
-            self.rows[r, real] = rows[start : start + count]
-            self.real[r, real] = True
+            self.rows[r, :count] = rows[start : start + count]
+            self.real[r, :count] = True
         full = bool(self.real.all())
         if full and consecutive and len(rows) == size:
             self.kind = "all"
@@ -116,8 +121,7 @@ class Layer:
         """Unit indices `[steps, quota]`, -1 where padded."""
         grid = np.full((len(self.steps), self.quota), -1, np.int64)
         for r, step in enumerate(self.steps):
-            lead = self.lead[r]
-            grid[r, lead : lead + len(step)] = [unit.index for unit in step]
+            grid[r, : len(step)] = [unit.index for unit in step]
         return grid
 
 

@@ -22,6 +22,10 @@ from jaxjuice.compiler._units import SumUnit, Unit, UnitTable
 from jaxjuice.nodes import CircuitNodes, InputNodes, SumNodes
 
 
+# A GPU of 128 or 132 processors fills them with the values of so many nodes for 512 samples.
+_NODES_AT_A_TIME = 4096
+
+
 def build_program(root: CircuitNodes) -> Program:
     """Lays out the circuit under `root`. Runs no jax computation."""
     return _Layout(root).program()
@@ -123,25 +127,30 @@ class _Layout:
         keys: dict[tuple, int] = {}
         classes, dependencies = [], []
         work: list[float] = []
+        families: list[int] = []
+        grains: list[int] = []
+        first_of: dict[tuple, int] = {}
         for unit in self.sums:
             read = set(unit.factor_units.ravel().tolist()) - {-1}
             dependencies.append([place[i] for i in sorted(read) if i in place])
             arrays = tuple(sorted({self.units[i].num_nodes for i in read}))
-            key = (*shape_of(unit), arity_class(unit.arity), arrays, scale_key(unit))
+            family = *shape_of(unit), arrays, scale_key(unit)
+            key = (*family, arity_class(unit.arity))
             if key not in keys:
                 keys[key] = len(keys)
                 work.append(0.0)
+                families.append(first_of.setdefault(family, keys[key]))
+                grains.append(max(1, _NODES_AT_A_TIME // unit.num_nodes))
             reads = unit.num_elements * unit.width * (arity_class(unit.arity) + 1)
             # A value read costs about as much as 32 multiplications on every machine tried.
             cost = unit.num_nodes * unit.num_children + 32.0 * (reads + unit.num_nodes)
             # Units are padded to the most elements of their layer.
             work[keys[key]] = max(work[keys[key]], cost)
             classes.append(keys[key])
-        return schedule(classes, dependencies, work)
+        return schedule(classes, dependencies, work, families, grains)
 
     def _layer(self, stage: Stage, c: int) -> Layer:
-        steps = [[self.sums[i] for i in step.get(c, ())] for step in stage.steps]
-        return Layer(steps, stage.quota[c])
+        return Layer([[self.sums[i] for i in step.get(c, ())] for step in stage.steps])
 
     def _assign_parameters(self, stages: list[list[Layer]]) -> None:
         """Gives every parameter a row, in the order in which steps read them.
@@ -155,14 +164,14 @@ class _Layout:
             rows: dict[tuple[CircuitNodes, int], int] = {}
             units: list[SumUnit] = []
             for layer in (layers[i] for i in members):
-                for unit in layer.units:
+                for unit in layer.units_by_row:
                     if _source(unit) not in rows:
                         rows[_source(unit)] = len(units)
                         units.append(unit)
             self.group_units[name] = units
             self.row_of.update({key: (name, row) for key, row in rows.items()})
             for layer in (layers[i] for i in members):
-                own = np.array([rows[_source(unit)] for unit in layer.units])
+                own = np.array([rows[_source(unit)] for unit in layer.units_by_row])
                 layer.set_rows(name, own, len(units))
 
     def _place_values(self, stages) -> None:
@@ -170,10 +179,9 @@ class _Layout:
             units = layer.steps[r]
             start = self.value_slots.setdefault(layer.out_width, 1)
             layer.value_start[r] = start
-            first = start + layer.lead[r]
-            self.value_slot[[unit.index for unit in units]] = first + np.arange(len(units))
+            self.value_slot[[unit.index for unit in units]] = start + np.arange(len(units))
             # The padding behind is overwritten by the next step; the last one keeps it.
-            self.value_slots[layer.out_width] = first + len(units)
+            self.value_slots[layer.out_width] = start + len(units)
         _add_slack(self.value_slots, stages, lambda layer: layer.out_width, 1)
 
     # Flows ----------------------------------------------------------------------------------------
@@ -196,8 +204,7 @@ class _Layout:
         for r, layer in reversed(list(_steps(stages))):
             start = self.flow_slots.setdefault(layer.width, 1)
             layer.flow_start[r] = start
-            real = int(layer.lead[r]) + len(layer.steps[r])
-            self.flow_slots[layer.width] = start + real * layer.num_elements
+            self.flow_slots[layer.width] = start + len(layer.steps[r]) * layer.num_elements
         _add_slack(self.flow_slots, stages, lambda layer: layer.width, -1)
 
     def _collect_references(self, stages) -> None:
@@ -254,7 +261,9 @@ class _Layout:
             unit = np.take_along_axis(factors, order, -1)
             slots = np.where(mask, self.value_slot[unit], 0).astype(np.int32)
             starts = np.where(mask, np.take_along_axis(offsets, order, -1), 0).astype(np.int32)
-            tables[array] = SlotTable(slots, starts if width != array else None)
+            tables[array] = SlotTable(
+                slots, starts if width != array else None, _entries_read(mask)
+            )
         return tables
 
     def _parent_tables(self, units: np.ndarray) -> tuple[int, dict[int, SlotTable]]:
@@ -316,6 +325,14 @@ def _add_slack(slots: dict[int, int], stages, width, direction: int) -> None:
         ends[width(layer)] = max(ends.get(width(layer), 0), int(start) + step)
     for key, end in ends.items():
         slots[key] = max(slots[key], end)
+
+
+def _entries_read(real: np.ndarray) -> tuple[int, ...]:
+    """See `SlotTable.entries`, of factors that are `real` `[steps, quota, elements, n]`."""
+    places = 1 + np.arange(real.shape[1])[:, None]
+    last = (real.any((0, 2)) * places).max(0)  # [n]
+    # Powers of two, for every different number costs XLA an operation to compile.
+    return tuple(min(real.shape[1], 1 << (int(n) - 1).bit_length()) for n in last)
 
 
 def _source(unit: SumUnit) -> tuple[CircuitNodes, int]:

@@ -23,10 +23,13 @@ class SlotTable:
     Attributes:
         slots: int32 `[..., n]`; slot 0 where there are fewer than n.
         offsets: the same shape, where in the slot each run starts; None when runs are whole slots.
+        entries: of children `[R, quota, elements, n]`: read j is none but in so many first places
+            of the quota. Empty where nothing is known.
     """
 
     slots: np.ndarray
     offsets: np.ndarray | None
+    entries: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)

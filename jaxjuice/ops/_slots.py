@@ -1,6 +1,7 @@
 """Reading and writing the arrays of slots, `[slots, batch, width]`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import groupby
 from typing import Any
 
 import jax
@@ -19,6 +20,7 @@ def read_runs(
     *,
     batch_axis: int = 1,
     factors: jax.Array | None = None,
+    entries: Sequence[int] = (),
 ) -> jax.Array:
     """Sums of runs of nodes.
 
@@ -30,6 +32,8 @@ def read_runs(
         batch_axis: 1 where the runs of an entry are to lie side by side, as one operand of a
             product; 2 where each is to be a slot.
         factors: `[X, C, n, B]`, what each run is multiplied by (with `batch_axis` 2).
+        entries: that many first entries of X have a j-th run, for every j, fewer and fewer; the
+            others' are not read. Empty where all have all.
 
     Returns:
         `[X, B, C, width]` or, with `batch_axis` 2, `[X, C, B, width]`; summed over n.
@@ -40,12 +44,13 @@ def read_runs(
     )
     index = slots[..., None] if offsets is None else jnp.stack([slots, offsets], axis=-1)
 
-    def read(j) -> jax.Array:
+    def read(j, count: int) -> jax.Array:
         sizes = (1, array.shape[1], width)
-        runs = lax.gather(array, index[:, :, j], numbers, sizes, mode="promise_in_bounds")
-        return runs if factors is None else runs * factors[:, :, j, :, None]
+        runs = lax.gather(array, index[:count, :, j], numbers, sizes, mode="promise_in_bounds")
+        return runs if factors is None else runs * factors[:count, :, j, :, None]
 
-    return _add_reads(read, slots.shape[2])
+    # Every entry takes a first run: it may be none, slot 0.
+    return _add_reads(read, (len(slots), *(entries[1:] or (len(slots),) * (slots.shape[2] - 1))))
 
 
 def read_scales(scales: jax.Array, slots: jax.Array, *, batch_axis: int = 1) -> jax.Array:
@@ -64,12 +69,22 @@ def read_scales(scales: jax.Array, slots: jax.Array, *, batch_axis: int = 1) -> 
     return total.swapaxes(1, 2) if batch_axis == 1 else total
 
 
-def _add_reads(read: Callable[[Any], jax.Array], count: int) -> jax.Array:
-    total = read(0)
-    if count > _UNROLLED_READS:
-        return lax.fori_loop(1, count, lambda j, total: total + read(j), total)
-    for j in range(1, count):
-        total = total + read(j)
+def _add_reads(read: Callable[[Any, int], jax.Array], entries: Sequence[int]) -> jax.Array:
+    """The sum over j of `read(j, entries[j])`, of the first entries of that of `read(0, ...)`."""
+    total = read(0, entries[0])
+    first = 1
+    for count, same in groupby(entries[1:]):
+        stop = first + len(list(same))
+        part = total[:count]
+        if stop - first > _UNROLLED_READS:
+            part = lax.fori_loop(
+                first, stop, lambda j, part, count=count: part + read(j, count), part
+            )
+        else:
+            for j in range(first, stop):
+                part = part + read(j, count)
+        total = part if count == len(total) else total.at[:count].set(part)
+        first = stop
     return total
 
 

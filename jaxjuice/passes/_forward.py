@@ -97,6 +97,7 @@ def root_elements(walk: Walk, values: Values) -> Array:
         values.relative,
         values.scale,
         root_tables(walk.program),
+        root.children,
         root.num_elements,
         root.width,
     )
@@ -162,7 +163,7 @@ def read_operand(
     propagation: Propagation, layer: SumLayer, values: Values, table
 ) -> tuple[Array, Saved]:
     """The operand of the blocks' products `[quota * blocks, B, N]`, and what it is made of."""
-    reads = values.relative, values.scale, table["children"]
+    reads = values.relative, values.scale, table["children"], layer.children
     if not layer.shares_elements:
         e, scale = read_children(*reads, layer.block_elements, layer.width)
         p, shift = ops.exponentiate(e, scale, propagation)

@@ -106,7 +106,7 @@ def _numbers_read(program: Program, leaf: LeafLayer) -> int:
     for layer in (program.root, *(layer for stage in program.stages for layer in stage)):
         if leaf.num_nodes in layer.children:
             slots = layer.children[leaf.num_nodes].slots
-            count += layer.width * np.count_nonzero((slots >= first) & (slots < stop))
+            count += layer.width * int(np.count_nonzero((slots >= first) & (slots < stop)))
     return count
 
 

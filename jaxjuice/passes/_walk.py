@@ -110,9 +110,23 @@ def layer_weights(layer: SumLayer, step: dict[str, Any], weights: Array) -> Arra
 
 
 def read_children(
-    values: Arrays, scales: Arrays, children: Tables, elements: int, width: int, batch_axis: int = 1
+    values: Arrays,
+    scales: Arrays,
+    children: Tables,
+    known: dict[int, SlotTable],
+    elements: int,
+    width: int,
+    batch_axis: int = 1,
 ):
     """Elements and their scales, from tables `[..., n]` read as `[X, elements, n]`.
+
+    Args:
+        values, scales: `[S, B, K]` and `[S, B]`, by width K.
+        children: the tables of one step.
+        known: those of all steps.
+        elements: how many are to lie side by side.
+        width: nodes of an element.
+        batch_axis: see `ops.read_runs`.
 
     Returns:
         `[X, B, elements, width]` and `[X, B, elements]`, or, with `batch_axis` 2,
@@ -120,9 +134,13 @@ def read_children(
     """
     e, scale = None, None
     for array, (slots, offsets) in children.items():
+        places = len(slots)
         slots = slots.reshape(-1, elements, slots.shape[-1])
         offsets = None if offsets is None else offsets.reshape(slots.shape)
-        more = ops.read_runs(values[array], slots, offsets, width, batch_axis=batch_axis)
+        entries = tuple(n * (len(slots) // places) for n in known[array].entries)
+        more = ops.read_runs(
+            values[array], slots, offsets, width, batch_axis=batch_axis, entries=entries
+        )
         more_scale = ops.read_scales(scales[array], slots, batch_axis=batch_axis)
         e = more if e is None else e + more
         scale = more_scale if scale is None else scale + more_scale

@@ -27,7 +27,7 @@ SHAPES: dict[str, dict] = {
 # Bytes. The loops over several elements with lookups keep more addresses than registers.
 SPILLS = {
     ("exponentiate-elements-illegal", 80): 140,
-    ("exponentiate-elements-illegal", 120): 64,
+    ("exponentiate-elements-illegal", 120): 68,
     ("exponentiate-parts", 80): 8,
 }
 KIND = {80: "mma.sync", 90: "wgmma", 100: "tcgen05", 120: "mma.sync"}

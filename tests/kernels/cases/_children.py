@@ -80,7 +80,8 @@ def _children(
         slots = np.where(rng.random(slots.shape) < 0.5, -1 - rng.integers(0, 3, slots.shape), slots)
         slots[STEP, 0, 0, 0], slots[STEP, -1, -1, 0] = -1, -2
     if factors > 1:
-        slots[..., 1:][rng.random(slots[..., 1:].shape) < 0.3] = 0
+        last = rng.integers(0, factors, (*slots.shape[:3], 1))
+        slots = np.where(np.arange(factors) > last, 0, slots)
     starts = rng.integers(0, width + 1, slots.shape) if offsets else None
     return _Children(*as_arrays(values, scales, table, rows, slots, starts))
 

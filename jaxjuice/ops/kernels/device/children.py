@@ -155,23 +155,25 @@ def _add_factors(
 ):  # fmt: skip
     """Adds to e the relative values of an element's factors at samples b and nodes j."""
     for first in range(0, factors, CHUNK):
-        # No branches around loads: masked ones cost little, and CHUNK of them are in flight.
-        for f in tl.static_range(CHUNK):  # pyright: ignore
-            slot = tl.load(slots + first + f, mask=first + f < factors, other=0)
-            column = j[None, :]
-            if HAS_OFFSETS:
-                column += tl.load(offsets + first + f, mask=first + f < factors, other=0)
-            place = (slot.to(tl.int64) * B + b)[:, None] * K + column
-            e += tl.load(values + place, mask=mask & (slot > 0), other=0.0)
-            if HAS_LOOKUPS:
-                place = (-1 - slot).to(tl.int64) * B + b
-                row = tl.load(lookups + place, mask=real & (slot < 0), other=-1)
-                place = row.to(tl.int64)[:, None] * K + column
-                certain = 0.0 if LOGS else 1.0
-                found = tl.load(table + place, mask=mask & (row >= 0)[:, None], other=certain)
-                if slot < 0:
-                    log = found if LOGS else fast_log(found)
-                    e += tl.where((row == -2)[:, None], float("nan"), log)
+        # Of an element with few factors, the places behind them are empty.
+        if tl.load(slots + first) != 0:
+            # No branches around loads: masked ones cost little, and CHUNK of them are in flight.
+            for f in tl.static_range(CHUNK):  # pyright: ignore
+                slot = tl.load(slots + first + f, mask=first + f < factors, other=0)
+                column = j[None, :]
+                if HAS_OFFSETS:
+                    column += tl.load(offsets + first + f, mask=first + f < factors, other=0)
+                place = (slot.to(tl.int64) * B + b)[:, None] * K + column
+                e += tl.load(values + place, mask=mask & (slot > 0), other=0.0)
+                if HAS_LOOKUPS:
+                    place = (-1 - slot).to(tl.int64) * B + b
+                    row = tl.load(lookups + place, mask=real & (slot < 0), other=-1)
+                    place = row.to(tl.int64)[:, None] * K + column
+                    certain = 0.0 if LOGS else 1.0
+                    found = tl.load(table + place, mask=mask & (row >= 0)[:, None], other=certain)
+                    if slot < 0:
+                        log = found if LOGS else fast_log(found)
+                        e += tl.where((row == -2)[:, None], float("nan"), log)
     return e
 
 
