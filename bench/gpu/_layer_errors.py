@@ -224,22 +224,26 @@ def _children(layer: Layer, problem: _Problem) -> tuple[Any, ...]:
 
 
 def _kept_ratio(
-    problem: _Problem, v: Array, corrections: Array | None, kept: Array, implementation: str
+    problem: _Problem, v: Array, block_shifts: Array | None, kept: Array, implementation: str
 ) -> Array:
     f = jnp.concatenate([jnp.zeros_like(problem.flows[:1]), problem.flows])
     entries = jnp.arange(len(v), dtype=jnp.int32)
     slots = (1 + entries).reshape(1, len(v), 1, 1)
     _, kept_now = kernels.flow_ratio(
-        v, f, slots, None, corrections, _zero(), _zero(), entries[None], kept, f, False,
-        implementation,
+        v, f, slots, None, block_shifts, None if block_shifts is None else block_shifts.max(1),
+        _zero(), _step(), entries[None], kept, f, False, implementation,
     )  # fmt: skip
     assert kept_now is not None
     return kept_now
 
 
 def _zero() -> Array:
-    """The first step, and the first slot."""
+    """Where the slots of the only step start."""
     return jnp.zeros(1, jnp.int32)
+
+
+def _step() -> kernels.Step:
+    return kernels.Step.at(0)
 
 
 def _one_block(layer: Layer, problem: _Problem, mode: str, implementation: str):
@@ -253,7 +257,7 @@ def _one_block(layer: Layer, problem: _Problem, mode: str, implementation: str):
     def forward() -> tuple[Array, Array]:
         shape = units, batch, width
         _, kept, _ = kernels.exponentiate(
-            *_children(layer, problem), jnp.zeros(shape[:2]), _zero(), _zero(), entries[None],
+            *_children(layer, problem), jnp.zeros(shape[:2]), _zero(), _step(), entries[None],
             jnp.zeros((parts, *shape), jnp.bfloat16) if in_parts else jnp.zeros(shape),
             problem.e, width, False, implementation,
         )  # fmt: skip
@@ -261,7 +265,7 @@ def _one_block(layer: Layer, problem: _Problem, mode: str, implementation: str):
         if not in_parts:
             return ops.sum_layer_forward(kept, weights, ops.LL, mode), kept
         v = kernels.dense_forward(
-            kept, theta, entries[None], entries[None], _zero(), _zero(),
+            kept, theta, entries[None], entries[None], _zero(), _step(),
             jnp.zeros((units, batch, nodes)), mode, implementation,
         )  # fmt: skip
         return v, kept
@@ -273,15 +277,15 @@ def _one_block(layer: Layer, problem: _Problem, mode: str, implementation: str):
         flows = jnp.zeros((units, batch, width))
         if in_parts:
             flows = kernels.dense_backward(
-                q, p, theta, entries[None], entries[None], _zero(), _zero(), flows, mode,
+                q, p, theta, entries[None], entries[None], _zero(), _step(), flows, mode,
                 implementation,
             )  # fmt: skip
             return flows, kernels.dense_gradient(
                 q, p, entries[:, None], weights, entries, mode, implementation
             )
         back = ops.flows_back(q, weights, ops.LL, mode)
-        flows = kernels.scale_flows(p, back, entries[None], _zero(), _zero(), flows, implementation)
-        gradient = ops.sum_layer_weight_gradient(q[:, None], p[:, None], weights, ops.LL, mode)
+        flows = kernels.scale_flows(p, back, entries[None], _zero(), _step(), flows, implementation)
+        gradient = kernels.gradient_by_xla(q, p, batch, mode, implementation)
         return flows, weights * gradient
 
     return forward, backward
@@ -296,24 +300,25 @@ def _several_blocks(layer: Layer, problem: _Problem, mode: str, implementation: 
 
     def forward() -> tuple[Array, tuple[Array, Array, Array]]:
         p, shifts = kernels.exponentiate_apart(
-            *_children(layer, problem), _zero(), _zero(),
+            *_children(layer, problem), _zero(), _step(),
             jnp.zeros((parts, *shape), jnp.bfloat16), jnp.zeros(shape[:2]), problem.e,
             False, implementation,
         )  # fmt: skip
-        apart = shifts.reshape(layer.units, layer.elements, layer.batch)
-        block_shifts = ops.block_shifts(apart, selection)
+        block_shifts, scales = kernels.block_shifts(
+            shifts, _zero(), selection[None], _zero(), _step(),
+            jnp.zeros((layer.units, layer.blocks, layer.batch)),
+            jnp.zeros((layer.units, layer.batch)), layer.elements, implementation,
+        )  # fmt: skip
         v = kernels.forward(
-            p, shifts, _zero(), block_shifts, block_shifts.max(1), theta, rows[None],
-            selection[None], _zero(), _zero(), jnp.zeros_like(problem.flows), layer.elements, mode,
-            implementation,
+            p, shifts, _zero(), block_shifts, scales, theta, rows[None], selection[None], _zero(),
+            _step(), jnp.zeros_like(problem.flows), layer.elements, mode, implementation,
         )  # fmt: skip
         return v, (p, shifts, block_shifts)
 
     def backward(v: Array, saved: tuple[Array, Array, Array]) -> tuple[Array, Array]:
-        corrections = saved[2] - saved[2].max(1)[:, None]
-        q = _kept_ratio(problem, v, corrections, jnp.zeros_like(v), implementation)
+        q = _kept_ratio(problem, v, saved[2], jnp.zeros_like(v), implementation)
         flows = kernels.element_flows(
-            *saved, q, theta, rows[None], problem.readers[None], _zero(), _zero(),
+            *saved, q, theta, rows[None], problem.readers[None], _zero(), _step(),
             jnp.zeros(shape), layer.blocks, mode, implementation,
         )  # fmt: skip
         return flows, kernels.weight_gradient(

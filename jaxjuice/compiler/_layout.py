@@ -21,7 +21,6 @@ from jaxjuice.compiler._tables import joined, padded_table, weights_from_edges
 from jaxjuice.compiler._units import SumUnit, Unit, UnitTable
 from jaxjuice.nodes import CircuitNodes, InputNodes, SumNodes
 
-
 # A GPU of 128 or 132 processors fills them with the values of so many nodes for 512 samples.
 _NODES_AT_A_TIME = 4096
 

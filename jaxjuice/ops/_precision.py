@@ -8,7 +8,6 @@ kernels (`jaxjuice.ops.kernels`): bf16 9e-4, tf32 9e-6, bf16x3 1.9e-6, fp32 6e-7
 products: tf32 1.2e-4, bf16x3 1.6e-5, fp32 9e-6, for cuBLAS cuts off what it adds up.
 """
 
-from functools import partial
 from typing import Literal, NamedTuple
 
 import jax
@@ -89,31 +88,13 @@ def dot(
 ) -> jax.Array:
     """`lax.dot_general` in the precision of a mode, accumulated in the operands' own type."""
 
-    def product(a, b, chosen, contract=contract, batch=batch):
-        return lax.dot_general(
+    def product(chosen):
+        return lambda a, b: lax.dot_general(
             a, b, (contract, batch), precision=chosen, preferred_element_type=a.dtype
         )
 
-    def on_gpu(a, b):
-        sums_last = a.ndim - 1 in contract[0] or b.ndim - 1 in contract[1]
-        if preset != _TF32 or sums_last:
-            return product(a, b, preset)
-        # cuBLAS's TF32 is 1.6 times as fast if one operand ends with the axes that are summed over.
-        a, summed, batched = _sum_last(a, contract[0], batch[0])
-        return product(a, b, preset, (summed, contract[1]), (batched, batch[1]))
-
-    exact = partial(product, chosen=lax.Precision.HIGHEST)
+    exact = product(lax.Precision.HIGHEST)
     preset = None if a.dtype == "float64" else algorithm(precision, role, num_samples)
     if preset is None:
         return exact(a, b)
-    return lax.platform_dependent(a, b, cuda=on_gpu, default=exact)
-
-
-def _sum_last(
-    x: jax.Array, summed: tuple[int, ...], batched: tuple[int, ...]
-) -> tuple[jax.Array, tuple[int, ...], tuple[int, ...]]:
-    """A copy of x whose last axes are the `summed` ones, and where both kinds of axes are now."""
-    others = tuple(axis for axis in range(x.ndim) if axis not in summed)
-    # Without the barrier XLA would have the product read x as it was.
-    x = lax.optimization_barrier(x.transpose(*others, *summed))
-    return x, tuple(range(len(others), x.ndim)), tuple(others.index(axis) for axis in batched)
+    return lax.platform_dependent(a, b, cuda=product(preset), default=exact)

@@ -17,6 +17,7 @@ from jax import Array, lax
 from jaxjuice import ops
 from jaxjuice.compiler import LeafLayer, Program, SumLayer
 from jaxjuice.ops import kernels
+from jaxjuice.ops.kernels import Step
 from jaxjuice.passes._forward import Values
 from jaxjuice.passes._fused_layers import (
     Empty,
@@ -44,7 +45,6 @@ from jaxjuice.passes._walk import (
     flat_entries,
     parameter_copies,
     read_flows,
-    stack_entries,
 )
 
 # XLA starts what is in the body of a loop as one graph: the host is slower than small kernels. Each
@@ -141,19 +141,25 @@ def _layer_weights(
 
 
 def _run_steps(step: Callable, carry, count: int, *, reverse: bool = False):
-    """`step(carry, int32 [1])` for every step.
+    """`step(carry, Step)` for every step.
 
     Not a scan: it would hand slices of tables to the kernels and copy their outputs, in kernels of
     its own, where these can index whole arrays.
     """
+    unroll = min(count, min(_UNROLLED_STEPS, key=lambda steps: steps + count % steps))
+    last, sign = count - 1, -1 if reverse else 1
 
     def body(i, carry):
-        return step(carry, (count - 1 - i if reverse else i).reshape(1))
+        for n in range(unroll):
+            carry = step(carry, Step(i, sign * unroll, last - n if reverse else n))
+        return carry
 
-    if count == 1:
-        return body(jnp.zeros((), jnp.int32), carry)
-    unroll = min(_UNROLLED_STEPS, key=lambda steps: steps + count % steps)
-    return lax.fori_loop(0, count, body, carry, unroll=min(count, unroll))
+    looped = count - count % unroll if count > 1 else 0
+    if looped:
+        carry = lax.fori_loop(0, looped // unroll, body, carry)
+    for n in range(looped, count):
+        carry = step(carry, Step.at(last - n if reverse else n))
+    return carry
 
 
 def _start_values(program: Program, places: ValueSlots, weights, leaves, empty: Empty) -> Values:
@@ -188,7 +194,7 @@ def _forward_layer(
     saved: FusedSaved,
     table: dict[str, Any],
     weights: Array,
-    i: Array,
+    i: Step,
     after: Array,
 ) -> tuple[Values, FusedSaved]:
     (width,) = layer.children
@@ -211,7 +217,7 @@ def _forward_layer(
         else:
             theta = step_weights(layer, table, weights, i)
             v = ops.sum_layer_forward(p, theta, walk.propagation, walk.precision)
-            new = ops.write_slots(relative[k], v, start[i[0]])
+            new = ops.write_slots(relative[k], v, start[i.number])
         saved = saved._replace(p=p if kept is None and layer.num_steps == 1 else kept)
     else:
         assert saved.p is not None and saved.shifts is not None
@@ -219,25 +225,18 @@ def _forward_layer(
             relative[width], scale[width], *rows, slots, offsets, table["firsts"], i,
             saved.p, saved.shifts, after, shares_children(layer), walk.kernels,
         )  # fmt: skip
-        block_shifts = _block_shifts(layer, shifts, table["firsts"][i[0]], table["selection"][i[0]])
-        shift = block_shifts.max(1)
+        assert saved.block_shifts is not None
+        block_shifts, new_scale = kernels.block_shifts(
+            shifts, table["firsts"], table["selection"], start, i, saved.block_shifts, scale[k],
+            layer.num_elements, walk.kernels,
+        )  # fmt: skip
         new = kernels.forward(
-            p, shifts, table["firsts"], block_shifts, shift, weights, table["rows"],
+            p, shifts, table["firsts"], block_shifts, new_scale, weights, table["rows"],
             table["selection"], start, i, relative[k], layer.num_elements, walk.precision,
             walk.kernels,
         )  # fmt: skip
-        new_scale = ops.write_slots(scale[k], shift, start[i[0]])
-        kept = saved.block_shifts
-        if kept is not None:
-            kept = lax.dynamic_update_index_in_dim(kept, block_shifts, i[0], 0)
-        saved = FusedSaved(p, shifts, kept)
+        saved = FusedSaved(p, shifts, block_shifts)
     return Values({**relative, k: new}, {**scale, k: new_scale}), saved
-
-
-def _block_shifts(layer: SumLayer, shifts: Array, first: Array, selection: Array) -> Array:
-    """M `[quota, blocks, B]`, the largest of the shifts of the elements that a block reads."""
-    unit = jnp.arange(layer.quota, dtype=jnp.int32)[:, None, None]
-    return shifts[first + unit * layer.num_elements + selection].max(2)
 
 
 def _as_rows(weights: Array) -> Array:
@@ -348,18 +347,16 @@ def _backward_layer(
     ratios: Array | None,
     table: dict[str, Any],
     weights: Array,
-    i: Array,
+    i: Step,
     after: Array,
 ) -> tuple[Arrays, Array | None]:
     (source,) = layer.parents
-    w, corrections = layer.width, None
-    block_shifts = None if saved.block_shifts is None else saved.block_shifts[i[0]]
-    if block_shifts is not None:
-        corrections = block_shifts - block_shifts.max(1)[:, None]
+    w, k, block_shifts = layer.width, layer.num_nodes, saved.block_shifts
+    scales = None if block_shifts is None else values.scale[k]
     slots, offsets = table["parents"]
     in_parts = multiplies_in_parts(layer, walk.precision, flows[w].shape[1])
     q, ratios = kernels.flow_ratio(
-        values.relative[layer.num_nodes], flows[source], slots, offsets, corrections,
+        values.relative[k], flows[source], slots, offsets, block_shifts, scales,
         table["value_start"], i, table["places"], ratios, after, not in_parts, walk.kernels,
     )  # fmt: skip
     assert saved.p is not None
@@ -408,12 +405,13 @@ def _gradient_of_rows(
     copies: np.ndarray,
     as_flows: bool,
 ) -> Array:
-    if not multiplies_in_parts(layer, walk.precision, q.shape[-2]):
-        q, p = (stack_entries(flat_entries(x, copies.reshape(-1)), *copies.shape) for x in (q, p))
-        part = ops.sum_layer_weight_gradient(
-            q, p, weights[:1, 0], walk.propagation, walk.precision
-        ).reshape(len(rows), *weights.shape[1:])
-        part = ops.finite(part)
+    batch = q.shape[-2]
+    if not multiplies_in_parts(layer, walk.precision, batch):
+        q, p = (
+            flat_entries(x, copies.reshape(-1)).reshape(len(rows), -1, x.shape[2]) for x in (q, p)
+        )
+        part = kernels.gradient_by_xla(q, p, batch, walk.precision, walk.kernels)
+        part = part.reshape(len(rows), *weights.shape[1:])
         return flat_entries(weights, rows) * part if as_flows else part
     factors = _as_rows(weights) if as_flows else None
     tables = jnp.asarray(copies), factors, jnp.asarray(rows, jnp.int32)
@@ -421,14 +419,13 @@ def _gradient_of_rows(
         return kernels.dense_gradient(q, p, *tables, walk.precision, walk.kernels)
     assert saved.shifts is not None and saved.block_shifts is not None
     assert layer.selection is not None
-    by_unit = (
-        x.reshape(len(q), *x.shape[2:])
-        for x in (saved.block_shifts, layer.selection, readers_of(layer))
+    selection, readers = (
+        jnp.asarray(x.reshape(len(q), *x.shape[2:])) for x in (layer.selection, readers_of(layer))
     )
-    block_shifts, selection, readers = map(jnp.asarray, by_unit)
     return kernels.weight_gradient(
-        p, saved.shifts, block_shifts, q, selection, readers, *tables, walk.precision, walk.kernels
-    )
+        p, saved.shifts, saved.block_shifts, q, selection, readers, *tables, walk.precision,
+        walk.kernels,
+    )  # fmt: skip
 
 
 def _leaf_flows(

@@ -10,6 +10,7 @@ from jax import Array, lax
 from jaxjuice import ops
 from jaxjuice.compiler import SumLayer
 from jaxjuice.ops import kernels
+from jaxjuice.ops.kernels import Step
 from jaxjuice.passes._lookup import ValueSlots
 from jaxjuice.passes._walk import Walk, layer_weights, parameter_copies, weight_tables
 
@@ -22,7 +23,7 @@ class FusedSaved(NamedTuple):
             parts: `[parts, number, B, N]`, of units of several blocks `[parts, number of elements,
             B, width]`. In the order of `_kept_rows` if a backward pass follows, else of one step.
         shifts: None; of units of several blocks `[number of elements, B]`.
-        block_shifts: None; of units of several blocks `[R, quota, blocks, B]`.
+        block_shifts: None; of units of several blocks `[number of units, blocks, B]`.
     """
 
     p: Array | None
@@ -67,8 +68,7 @@ def start_saved(walk: Walk, layer: SumLayer, batch: int, save: bool, empty: Empt
     if layer.num_blocks > 1:
         p = empty.parts(parts, units * layer.num_elements, batch, layer.width)
         shifts = empty(units * layer.num_elements, batch)
-        if save:
-            block_shifts = empty(layer.num_steps, layer.quota, layer.num_blocks, batch)
+        block_shifts = empty(units, layer.num_blocks, batch)
     elif multiplies_in_parts(layer, walk.precision, batch):
         number = gradient_lists(layer)[1] if save else units
         p = empty.parts(parts, number, batch, layer.num_children)
@@ -151,9 +151,9 @@ def shares_children(layer: SumLayer) -> bool:
     return sum(step.size for step in steps) > 2 * sum(np.unique(step).size for step in steps)
 
 
-def step_weights(layer: SumLayer, tables: dict[str, Any], weights: Array, i: Array) -> Array:
+def step_weights(layer: SumLayer, tables: dict[str, Any], weights: Array, i: Step) -> Array:
     """theta `[quota, M, N]` of step i of units that are one product each."""
-    step = {name: tables[name][i[0]] for name in ("row", "rows") if name in tables}
+    step = {name: tables[name][i.number] for name in ("row", "rows") if name in tables}
     return layer_weights(layer, step, weights)
 
 

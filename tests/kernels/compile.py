@@ -132,7 +132,7 @@ def compile_call(
     aliases: Any = None,
     **constants: Any,
 ) -> Compiled:
-    """Compiles what `jaxjuice.ops.kernels._launch.launch` would call, from its arguments.
+    """Compiles what `jaxjuice.ops.kernels._launch.call` would call, from its arguments.
 
     Of arrays only dtypes count: `jax.ShapeDtypeStruct` and tracers do.
     """

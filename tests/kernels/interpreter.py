@@ -140,7 +140,7 @@ def call(
     races: bool = False,
     **constants: Any,
 ) -> Any:
-    """Takes the place of `jaxjuice.ops.kernels._launch.launch`, also under `jit`.
+    """Takes the place of `jaxjuice.ops.kernels._launch.call`, also under `jit`.
 
     Outputs that no input is an alias of start out as NaN (see `unwritten`).
     """

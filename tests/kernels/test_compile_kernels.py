@@ -38,11 +38,11 @@ def compiled(monkeypatch: pytest.MonkeyPatch, capability: int) -> list[Compiled]
     """What is launched is compiled, put in this list, and not run."""
     found: list[Compiled] = []
 
-    def launch(kernel, *arguments, out, **options):
+    def call(kernel, *arguments, out, **options):
         found.append(compile_call(capability, kernel, *arguments, out=out, **options))
         return jax.tree.map(lambda o: jnp.zeros(o.shape, o.dtype), out)
 
-    monkeypatch.setattr(_launch, "launch", launch)
+    monkeypatch.setattr(_launch, "call", call)
     monkeypatch.setattr(_launch, "dispatch", lambda _, kernel, __, *arrays: kernel(*arrays))
     monkeypatch.setattr(_launch, "compute_capability", lambda: capability)
     return found

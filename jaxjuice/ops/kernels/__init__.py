@@ -9,8 +9,9 @@ written in place where the caller does not use the old one again.
 """
 
 from jaxjuice.ops.kernels import _reference as reference
-from jaxjuice.ops.kernels._arrays import empty as empty
+from jaxjuice.ops.kernels._arrays import empty as empty, transpose as transpose
 from jaxjuice.ops.kernels._blocks import (
+    block_shifts as block_shifts,
     element_flows as element_flows,
     forward as forward,
     weight_gradient as weight_gradient,
@@ -19,6 +20,7 @@ from jaxjuice.ops.kernels._dense import (
     dense_backward as dense_backward,
     dense_forward as dense_forward,
     dense_gradient as dense_gradient,
+    gradient_by_xla as gradient_by_xla,
 )
 from jaxjuice.ops.kernels._elements import (
     exponentiate as exponentiate,
@@ -38,5 +40,6 @@ from jaxjuice.ops.kernels._parts import (
     split as split,
     stored_parts as stored_parts,
 )
+from jaxjuice.ops.kernels._step import Step as Step
 
 read = reference.read

@@ -10,6 +10,7 @@ from jaxjuice.ops._precision import Role
 from jaxjuice.ops._sum_layer import LL, is_dense
 from jaxjuice.ops.kernels import _launch, _reference as reference
 from jaxjuice.ops.kernels._parts import product_of, products
+from jaxjuice.ops.kernels._step import Step
 from jaxjuice.ops.kernels._tiles import (
     block_forward_tile,
     block_gradient_tile,
@@ -19,6 +20,56 @@ from jaxjuice.ops.kernels._tiles import (
 
 # Columns of the gradient's product: nodes of so many readers of an element are summed at once.
 _AT_ONCE = 64
+# Of a sample: blocks that select so many elements are looked at together.
+_SHIFTS_AT_ONCE = 32
+
+
+def block_shifts(
+    shifts: Array,
+    firsts: Array,
+    selection: Array,
+    starts: Array,
+    step: Step,
+    kept: Array,
+    scales: Array,
+    elements: int,
+    implementation: str,
+) -> tuple[Array, Array]:
+    """What the blocks of one step's units, and the units, have their sums relative to.
+
+    Args:
+        shifts, firsts: as `exponentiate_apart` returns and takes them.
+        selection: int32 `[steps, units, blocks, own]`: which of its unit's elements a block reads.
+        starts: int32 `[steps]`, the slot of the first unit.
+        step: which step this is.
+        kept: `[number, blocks, B]`: as many units as `firsts` has elements for.
+        scales: `[S, B]`, of the units' slots.
+        elements: of a unit.
+
+    Returns:
+        The new `kept`: M, the largest shift of those that a block reads; and the new scales, the
+        largest M of a unit.
+    """
+    _, units, blocks, own = selection.shape
+    batch = shifts.shape[1]
+
+    def kernel(*arrays):
+        from jaxjuice.ops.kernels.device.blocks import block_shifts_kernel
+
+        rows = min(32, power_of_two(batch))
+        own_room = power_of_two(own)
+        return _launch.launch(
+            block_shifts_kernel, *arrays, batch, units, elements, blocks,
+            out=tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (kept, scales)),
+            aliases={5: 0, 6: 1}, grid=(units * -(-batch // rows),), num_warps=4,
+            OWN=own, OWN_ROOM=own_room,
+            AT_ONCE=max(1, min(power_of_two(blocks), _SHIFTS_AT_ONCE // own_room)), ROWS=rows,
+        )  # fmt: skip
+
+    plain = partial(reference.block_shifts, elements=elements)
+    return _launch.dispatch(
+        implementation, kernel, plain, shifts, firsts, selection, starts, step, kept, scales
+    )
 
 
 def forward(
@@ -26,12 +77,12 @@ def forward(
     shifts: Array,
     firsts: Array,
     block_shifts: Array,
-    unit_shifts: Array,
+    scales: Array,
     weights: Array,
     rows: Array,
     selection: Array,
     starts: Array,
-    step: Array,
+    step: Step,
     values: Array,
     elements: int,
     precision: str,
@@ -41,19 +92,15 @@ def forward(
 
     Args:
         p, shifts, firsts: as `exponentiate_apart` returns and takes them.
-        block_shifts: M `[units, blocks, B]`, the largest shift of those that a block reads.
-        unit_shifts: `[units, B]`, what the values become relative to.
+        block_shifts, scales: as the function `block_shifts` returns them.
         weights: theta `[parts, P, M, own * width]`, as `split` returns it.
         rows: int32 `[steps, units]`, the parameters of each unit.
-        selection: int32 `[steps, units, blocks, own]`: which of its unit's elements a block reads.
-        starts: int32 `[steps]`, the slot of the first unit.
-        step: int32 `[1]`.
+        selection, starts, step, elements: as in `block_shifts`.
         values: `[S, B, M]`.
-        elements: of a unit.
         precision: one of `ops.PRECISIONS`.
 
     Returns:
-        The new values: log of the sum over elements of r p theta^T, + M - unit shift, with
+        The new values: log of the sum over elements of r p theta^T, + M - scale, with
         r = exp(m - M).
     """
     _, units, blocks, own = selection.shape
@@ -79,7 +126,7 @@ def forward(
     product = product_of(precision, role, batch)
     plain = partial(reference.forward, elements=elements, product=product)
     return _launch.dispatch(
-        implementation, kernel, plain, p, shifts, firsts, block_shifts, unit_shifts, weights, rows,
+        implementation, kernel, plain, p, shifts, firsts, block_shifts, scales, weights, rows,
         selection, starts, step, values,
     )  # fmt: skip
 
@@ -93,7 +140,7 @@ def element_flows(
     rows: Array,
     readers: Array,
     starts: Array,
-    step: Array,
+    step: Step,
     flows: Array,
     blocks: int,
     precision: str,
@@ -102,7 +149,7 @@ def element_flows(
     """What the flows of such units do to their elements.
 
     Args:
-        p, shifts, block_shifts, weights, rows, step: as in `forward`.
+        p, shifts, block_shifts, weights, rows, step: as in `forward`, of all steps.
         q: `[steps * units, B, M]`, as `flow_ratio` keeps it.
         readers: int32 `[steps, units, elements, 1 + most]`: how many blocks read an element, and of
             each of them, block * own + the element's place among those that the block reads.

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from jaxjuice.ops.kernels import _launch, _reference as reference
+from jaxjuice.ops.kernels._step import Step
 from jaxjuice.ops.kernels._tiles import power_of_two, row_tile
 
 # How many reads of a thread are in flight. A table's length is no constant of a kernel: every
@@ -22,7 +23,7 @@ def exponentiate(
     offsets: Array | None,
     unit_scales: Array | None,
     starts: Array,
-    step: Array,
+    step: Step,
     places: Array,
     kept: Array | None,
     after: Array,
@@ -42,7 +43,7 @@ def exponentiate(
         offsets: the same shape, where in its slot a factor starts; None where `width` is K.
         unit_scales: the array of the units' scales; None where it is `scales`.
         starts: int32 `[steps]`, the slot of the first unit.
-        step: int32 `[1]`.
+        step: which step this is.
         places: int32 `[steps, units]`: where in `kept` each unit goes; -1 for nowhere.
         kept: `[number, B, elements * width]`, or bfloat16 `[parts, number, B, elements * width]`;
             None if no p is kept.
@@ -76,7 +77,7 @@ def exponentiate_apart(
     slots: Array,
     offsets: Array | None,
     firsts: Array,
-    step: Array,
+    step: Step,
     p: Array,
     shifts: Array,
     after: Array,
@@ -147,9 +148,10 @@ def _exponentiate(
             out=tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in outputs),
             aliases=({1: 2} if in_place else {10: 2}) | ({9: 1} if keeps else {}),
             grid=(groups * -(-batch // tile.rows),), num_warps=tile.warps,
-            K=k, WIDTH=width, CHUNK=min(factors, _CHUNK), HAS_LOOKUPS=has_table, LOGS=logs and has_table,
-            HAS_OFFSETS=has_offsets, JOINT=joint, BY_SAMPLE=by_sample, WRITE=p is not None, KEEP=keeps, PARTS=parts,
-            ONE_TILE=one_tile, ROWS=tile.rows, COLUMNS=tile.columns,
+            K=k, WIDTH=width, CHUNK=min(factors, _CHUNK), HAS_LOOKUPS=has_table,
+            LOGS=logs and has_table, HAS_OFFSETS=has_offsets, JOINT=joint, BY_SAMPLE=by_sample,
+            WRITE=p is not None, KEEP=keeps, PARTS=parts, ONE_TILE=one_tile, ROWS=tile.rows,
+            COLUMNS=tile.columns,
         )  # fmt: skip
 
     return _launch.dispatch(
@@ -165,7 +167,7 @@ def scale_flows(
     back: Array,
     places: Array,
     starts: Array,
-    step: Array,
+    step: Step,
     flows: Array,
     implementation: str,
 ) -> Array:
@@ -176,7 +178,7 @@ def scale_flows(
         back: q theta, `[units, B, elements * width]`.
         places: as in `exponentiate`.
         starts: int32 `[steps]`, the slot of the first unit's first element.
-        step: int32 `[1]`.
+        step: which step this is.
         flows: `[S, B, width]`.
 
     Returns:

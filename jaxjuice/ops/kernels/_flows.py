@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from jaxjuice.ops.kernels import _launch, _reference as reference
+from jaxjuice.ops.kernels._step import Step
 from jaxjuice.ops.kernels._tiles import row_tile
 
 # How many reads of a thread are in flight. A table's length is no constant of a kernel: every
@@ -17,9 +18,10 @@ def flow_ratio(
     flows: Array,
     slots: Array,
     offsets: Array | None,
-    corrections: Array | None,
+    block_shifts: Array | None,
+    scales: Array | None,
     starts: Array,
-    step: Array,
+    step: Step,
     places: Array,
     kept: Array | None,
     after: Array,
@@ -34,9 +36,10 @@ def flow_ratio(
         slots: int32 `[steps, units, pieces, n]`: where the flows of a piece of a unit are; 0 for
             none.
         offsets: the same shape; None where pieces are as wide as slots.
-        corrections: `[units, blocks, B]`, what the relative values of blocks gained; None for 0.
+        block_shifts, scales: of units of several blocks, `[steps * units, blocks, B]` and `[S, B]`:
+            what the sums of a block and the values of a unit are relative to; None of others.
         starts: int32 `[steps]`, the slot of the first unit.
-        step: int32 `[1]`.
+        step: which step this is.
         places: int32 `[steps, units]`: where in `kept` each unit goes; -1 for nowhere.
         kept: `[number, B, M]`, or bfloat16 `[parts, number, B, M]`; None if no q is kept.
         after: as in `exponentiate`.
@@ -48,16 +51,18 @@ def flow_ratio(
     _, units, pieces, reads = slots.shape
     _, batch, nodes = values.shape
     has_offsets = offsets is not None
-    blocks = 1 if corrections is None else corrections.shape[1]
+    blocks = 1 if block_shifts is None else block_shifts.shape[1]
     keeps = kept is not None
     parts = kept.shape[0] if keeps and kept.ndim == 4 else 0
 
-    def plain(values, flows, slots, offsets, corrections, starts, step, places, kept, after):
+    def plain(
+        values, flows, slots, offsets, block_shifts, scales, starts, step, places, kept, after
+    ):
         del after
         offsets = offsets if has_offsets else None
         return reference.flow_ratio(
-            values, flows, slots, offsets, corrections, starts, step, places, kept, blocks=blocks,
-            writes=writes, keeps=keeps,
+            values, flows, slots, offsets, block_shifts, scales, starts, step, places, kept,
+            blocks=blocks, writes=writes, keeps=keeps,
         )  # fmt: skip
 
     def kernel(*arrays):
@@ -71,7 +76,7 @@ def flow_ratio(
         return _launch.launch(
             flow_ratio_kernel, *arrays, batch, units, reads, before.shape[-3] if keeps else 1,
             out=tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in outputs),
-            aliases={8: 1} if keeps else {}, num_warps=tile.warps,
+            aliases={9: 1} if keeps else {}, num_warps=tile.warps,
             grid=(units * pieces * -(-batch // tile.rows) * -(-size // tile.columns),),
             NODES=nodes, BLOCKS=blocks, PIECES=pieces, WIDTH=flows.shape[2],
             CHUNK=min(reads, _CHUNK), HAS_OFFSETS=has_offsets, WRITE=writes, KEEP=keeps,
@@ -81,8 +86,9 @@ def flow_ratio(
     q, kept_now = _launch.dispatch(
         implementation, kernel, plain, values, flows, slots,
         jnp.zeros((1, 1, 1), jnp.int32) if offsets is None else offsets,
-        jnp.zeros((1, 1, 1), jnp.float32) if corrections is None else corrections, starts, step,
-        places, jnp.zeros(1, jnp.float32) if kept is None else kept, after,
+        jnp.zeros((1, 1, 1), jnp.float32) if block_shifts is None else block_shifts,
+        jnp.zeros((1, 1), jnp.float32) if scales is None else scales, starts, step, places,
+        jnp.zeros(1, jnp.float32) if kept is None else kept, after,
     )  # fmt: skip
     return q if writes else None, kept_now if keeps else None
 
@@ -129,7 +135,7 @@ def leaf_counts(
 
         tile = row_tile(1, nodes, 1024)
         return _launch.launch(
-            leaf_counts_kernel, flows, slots, offsets, keys, members, leaves, first, categories,
+            leaf_counts_kernel, flows, slots, offsets, keys, leaves, members, first, categories,
             batch, reads,
             out=jax.ShapeDtypeStruct((tables, categories, nodes), jnp.float32),
             grid=(tables * categories, -(-nodes // tile.columns)), num_warps=tile.warps,

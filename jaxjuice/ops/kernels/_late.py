@@ -19,19 +19,22 @@ def late(function: Callable[..., Any], out: Any) -> Callable[..., Any]:
     plain JAX of all kernels took four fifths of the time that JAX needs to trace a circuit.
 
     Args:
-        function: of arrays. It must not hold tracers.
+        function: of trees of arrays. It must not hold tracers.
         out: what it returns, as `jax.ShapeDtypeStruct`.
 
     Returns:
-        A function of the same arrays, without derivatives and `vmap`.
+        A function of the same trees of arrays, without derivatives and `vmap`.
     """
     leaves, structure = jax.tree.flatten(out)
     shapes = tuple(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves)
 
-    def call(*arrays: Any) -> Any:
-        return jax.tree.unflatten(
-            structure, _late_call.bind(*arrays, function=function, out=shapes)
-        )
+    def call(*arguments: Any) -> Any:
+        arrays, of_arguments = jax.tree.flatten(arguments)
+
+        def flat(*arrays: Any) -> Any:
+            return function(*jax.tree.unflatten(of_arguments, arrays))
+
+        return jax.tree.unflatten(structure, _late_call.bind(*arrays, function=flat, out=shapes))
 
     return call
 

@@ -5,6 +5,7 @@ import importlib
 import os
 import warnings
 from collections.abc import Callable
+from itertools import chain
 from typing import Any
 
 import jax
@@ -15,6 +16,7 @@ from jax.extend import backend
 from jaxjuice.ops._slots import match_varying, varying_axes
 from jaxjuice.ops.kernels import _compilation, _worker
 from jaxjuice.ops.kernels._late import late
+from jaxjuice.ops.kernels._step import Step
 
 
 class KernelWarning(UserWarning):
@@ -133,20 +135,49 @@ def launch(
 
     Args:
         kernel: a function under `triton.jit` that takes `arguments`, then pointers to the outputs.
-        arguments: arrays and whole numbers.
+        arguments: arrays, among them `Step`s, of which the kernel takes the counter here and its
+            numbers behind the arrays; then whole numbers.
         out: a `jax.ShapeDtypeStruct`, or a tuple of them.
         grid: how many programs.
         aliases: by position in `arguments`, the output that takes its memory.
         num_warps, num_stages: see Triton.
         constants: the kernel's compile-time arguments.
     """
+    arrays = [a for a in arguments if not isinstance(a, int)]
+    numbers = [a for a in arguments if isinstance(a, int)]
+    of_steps = chain.from_iterable(a.numbers for a in arrays if isinstance(a, Step))
+    return call(
+        kernel,
+        *(a.counter.reshape(1) if isinstance(a, Step) else a for a in arrays),
+        *of_steps,
+        *numbers,
+        out=out,
+        grid=grid,
+        aliases=aliases or {},
+        num_warps=num_warps,
+        num_stages=num_stages,
+        **constants,
+    )
+
+
+def call(
+    kernel: Any,
+    *arguments: Any,
+    out: Any,
+    grid: tuple[int, ...],
+    aliases: dict[int, int],
+    num_warps: int,
+    num_stages: int,
+    **constants: Any,
+) -> Any:
+    """`launch` for arguments that are arrays and whole numbers alone."""
     _request(kernel, (*arguments, *jax.tree.leaves(out)), constants, num_warps, num_stages)
     triton_call = importlib.import_module("jax_triton").triton_call
     return triton_call(
         *arguments,
         kernel=kernel,
         grid=grid,
-        input_output_aliases=aliases or {},
+        input_output_aliases=aliases,
         num_warps=num_warps,
         num_stages=num_stages,
         out_shape=out,
@@ -184,8 +215,9 @@ def dispatch(
         implementation: "triton", or "xla" for `reference` everywhere.
         kernel, reference: functions of arrays that return arrays, or tuples of them, of the same
             shapes.
+        arrays: arrays and `Step`s.
     """
-    if implementation == "xla" or any(array.size == 0 for array in arrays):
+    if implementation == "xla" or any(array.size == 0 for array in jax.tree.leaves(arrays)):
         return reference(*arrays)
     axes = varying_axes(arrays)
     arrays = match_varying(arrays, axes)
@@ -204,7 +236,7 @@ def dispatch(
 
     @run.def_vmap
     def _(size, batched, *arrays):
-        in_axes = tuple(0 if b else None for b in batched)
+        in_axes = tuple(jax.tree.map(lambda b: 0 if b else None, batched))
         out = jax.vmap(reference, in_axes, axis_size=size)(*arrays)
         return out, jax.tree.map(lambda _: True, out)
 

@@ -13,8 +13,8 @@ def exponentiate(
     width: int, logs: bool, joint: bool, writes: bool, keeps: bool,
 ) -> tuple[Array, Array, Array]:  # fmt: skip
     """See `kernels.exponentiate`."""
-    slots, start = slots[step[0]], starts[step[0]]
-    offsets = None if offsets is None else offsets[step[0]]
+    slots, start = slots[step.number], starts[step.number]
+    offsets = None if offsets is None else offsets[step.number]
     groups, elements, _ = slots.shape
     batch = values.shape[1]
     e, scale = read(values, scales, table, logs, lookups, slots, offsets, width)
@@ -25,39 +25,55 @@ def exponentiate(
     p = jnp.exp(e - (total - most)[:, None, :, None]).swapaxes(1, 2)
     p = p.reshape(groups, batch, elements * width)
     if keeps and joint:
-        kept = _keep(kept, p, places[step[0]])
+        kept = _keep(kept, p, places[step.number])
     elif keeps:
         kept = lax.dynamic_update_slice_in_dim(kept, split(p, len(kept)), start, axis=1)
     shifts = _write(shifts, total, start)
     return p if writes else jnp.zeros(1, p.dtype), kept, shifts
 
 
+def block_shifts(
+    shifts, firsts, selection, starts, step, kept, scales, *, elements: int
+) -> tuple[Array, Array]:
+    """See `kernels.block_shifts`."""
+    selection, first = selection[step.number], firsts[step.number]
+    unit = jnp.arange(len(selection), dtype=jnp.int32)[:, None, None]
+    most = shifts[first + unit * elements + selection].max(2)
+    kept = _write(kept, most, first // elements)
+    return kept, _write(scales, most.max(1), starts[step.number])
+
+
 def forward(
-    p, shifts, firsts, block_shifts, unit_shifts, weights, rows, selection, starts, step, values, *,
+    p, shifts, firsts, block_shifts, scales, weights, rows, selection, starts, step, values, *,
     elements: int, product,
 ) -> Array:  # fmt: skip
     """See `kernels.forward`."""
-    rows, selection = rows[step[0]], selection[step[0]]
+    rows, selection, first = rows[step.number], selection[step.number], firsts[step.number]
     units, blocks, _ = selection.shape
-    x = _operand(join(p), shifts, block_shifts, selection, firsts[step[0]], elements)
+    most = lax.dynamic_slice_in_dim(block_shifts, first // elements, units)
+    x = _operand(join(p), shifts, most, selection, first, elements)
     theta = join(weights[:, rows]).reshape(units, blocks, -1, x.shape[-1])
     s = product(x, theta, ((3,), (3,)), ((0, 1), (0, 1)))  # [units, blocks, B, size]
-    v = jnp.log(s) + (block_shifts - unit_shifts[:, None])[..., None]
+    start = starts[step.number]
+    scale = lax.dynamic_slice_in_dim(scales, start, units)
+    v = jnp.log(s) + (most - scale[:, None])[..., None]
     v = v.swapaxes(1, 2).reshape(units, *values.shape[1:])
-    return _write(values, v, starts[step[0]])
+    return _write(values, v, start)
 
 
 def element_flows(
     p, shifts, block_shifts, q, weights, rows, readers, starts, step, flows, *, blocks: int, product
 ) -> Array:
     """See `kernels.element_flows`."""
-    rows, readers = rows[step[0]], readers[step[0]]
+    rows, readers = rows[step.number], readers[step.number]
     units, elements, _ = readers.shape
     p = join(p)
     batch, width = p.shape[1:]
     own = weights.shape[3] // width
-    first, number = step[0] * units * elements, units * elements
-    q = lax.dynamic_slice_in_dim(q, step[0] * units, units)
+    first, number = step.number * units * elements, units * elements
+    q, block_shifts = (
+        lax.dynamic_slice_in_dim(x, step.number * units, units) for x in (q, block_shifts)
+    )
     q = q.reshape(units, batch, blocks, q.shape[2] // blocks).swapaxes(1, 2)
     theta = join(weights[:, rows]).reshape(units, blocks, q.shape[-1], own * width)
     back = product(q, theta, ((3,), (2,)), ((0, 1), (0, 1)))  # [units, blocks, B, own * width]
@@ -74,7 +90,9 @@ def element_flows(
         more = back[unit, reader] * r[..., None]
         total = total + jnp.where(real[..., None, None], more, 0.0)
     factor = lax.dynamic_slice_in_dim(p, first, number).reshape(total.shape)
-    return _write(flows, (factor * finite(total)).reshape(number, batch, width), starts[step[0]])
+    return _write(
+        flows, (factor * finite(total)).reshape(number, batch, width), starts[step.number]
+    )
 
 
 def weight_gradient(
@@ -98,7 +116,8 @@ def flow_ratio(
     flows,
     slots,
     offsets,
-    corrections,
+    block_shifts,
+    scales,
     starts,
     step,
     places,
@@ -109,26 +128,28 @@ def flow_ratio(
     keeps: bool,
 ) -> tuple[Array, Array]:
     """See `kernels.flow_ratio`."""
-    slots, start = slots[step[0]], starts[step[0]]
-    offsets = None if offsets is None else offsets[step[0]]
+    slots, start = slots[step.number], starts[step.number]
+    offsets = None if offsets is None else offsets[step.number]
     units, pieces, _ = slots.shape
     nodes = values.shape[2]
     f = pull(flows, slots, offsets, nodes // pieces)
     f = f.swapaxes(1, 2).reshape(units, f.shape[2], nodes)
     v = lax.dynamic_slice_in_dim(values, start, units)
     if blocks > 1:
-        v = v - jnp.repeat(corrections.swapaxes(1, 2), nodes // blocks, axis=2)
+        most = lax.dynamic_slice_in_dim(block_shifts, step.number * units, units)
+        correction = most - lax.dynamic_slice_in_dim(scales, start, units)[:, None]
+        v = v - jnp.repeat(correction.swapaxes(1, 2), nodes // blocks, axis=2)
     live = (f != 0) & (v > -jnp.inf)
     q = jnp.where(live, f * jnp.exp(jnp.minimum(-v, 88.3)), jnp.zeros_like(f))
     q = jnp.where(q > 3.38e38, jnp.asarray(3.38e38, q.dtype), q)  # bfloat16 ends there
-    kept = _keep(kept, q, places[step[0]]) if keeps else kept
+    kept = _keep(kept, q, places[step.number]) if keeps else kept
     return q if writes else jnp.zeros(1, q.dtype), kept
 
 
 def scale_flows(kept, back, places, starts, step, flows) -> Array:
     """See `kernels.scale_flows`."""
-    f = kept[jnp.maximum(places[step[0]], 0)] * finite(back)
-    return _write_elements(flows, f, starts[step[0]])
+    f = kept[jnp.maximum(places[step.number], 0)] * finite(back)
+    return _write_elements(flows, f, starts[step.number])
 
 
 def pull(flows, slots, offsets, size: int) -> Array:
@@ -233,16 +254,16 @@ def join(parts) -> Array:
 
 def dense_forward(p, weights, rows, places, starts, step, values, *, product) -> Array:
     """See `kernels.dense_forward`."""
-    rows, places = rows[step[0]], jnp.maximum(places[step[0]], 0)
+    rows, places = rows[step.number], jnp.maximum(places[step.number], 0)
     s = product(join(p[:, places]), join(weights[:, rows]), ((2,), (2,)), ((0,), (0,)))
-    return _write(values, jnp.log(s), starts[step[0]])
+    return _write(values, jnp.log(s), starts[step.number])
 
 
 def dense_backward(q, p, weights, rows, places, starts, step, flows, *, product) -> Array:
     """See `kernels.dense_backward`."""
-    rows, places = rows[step[0]], jnp.maximum(places[step[0]], 0)
+    rows, places = rows[step.number], jnp.maximum(places[step.number], 0)
     back = product(join(q[:, places]), join(weights[:, rows]), ((2,), (1,)), ((0,), (0,)))
-    return _write_elements(flows, join(p[:, places]) * finite(back), starts[step[0]])
+    return _write_elements(flows, join(p[:, places]) * finite(back), starts[step.number])
 
 
 def dense_gradient(q, p, copies, *, product) -> Array:

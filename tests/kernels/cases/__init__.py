@@ -2,6 +2,7 @@
 
 from tests.kernels.cases._base import Case as Case
 from tests.kernels.cases._blocks import (
+    block_shifts as block_shifts,
     element_flows as element_flows,
     forward as forward,
     weight_gradient as weight_gradient,
@@ -16,6 +17,7 @@ from tests.kernels.cases._dense import (
     dense_forward as dense_forward,
     dense_gradient as dense_gradient,
     split as split,
+    transpose as transpose,
 )
 from tests.kernels.cases._flows import (
     empty as empty,

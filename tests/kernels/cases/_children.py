@@ -18,6 +18,7 @@ from tests.kernels.cases._base import (
     make_places,
     make_starts,
     sum_of_parts,
+    this_step,
     with_kept,
     written,
 )
@@ -132,12 +133,12 @@ def exponentiate(
 
     def op(made, unit_scales, starts, step, places, kept, implementation):
         p, kept, scales = kernels.exponentiate(
-            *_read(made, logs), unit_scales, starts, step, places, kept, made.values, width, by_sample,
-            implementation,
+            *_read(made, logs), unit_scales, starts, step, places, kept, made.values, width,
+            by_sample, implementation,
         )  # fmt: skip
         return p, sum_of_parts(kept) if parts else kept, scales
 
-    arrays = (made, unit_scales, *as_arrays(starts, [STEP], places), before_kept)
+    arrays = (made, unit_scales, as_array(starts), this_step(), as_array(places), before_kept)
     return Case(op, arrays, expected, 5e-5, (False, False, True))
 
 
@@ -177,7 +178,7 @@ def exponentiate_apart(
         )
         return sum_of_parts(p), shifts
 
-    arrays = made, *as_arrays(firsts, [STEP]), as_parts(before[0], parts), before[1]
+    arrays = made, as_array(firsts), this_step(), as_parts(before[0], parts), before[1]
     return Case(op, arrays, expected, 5e-5, (False, True))
 
 
@@ -199,5 +200,5 @@ def scale_flows(seed: int = 0, *, units=2, elements=1, batch=17, width=33, infin
             product = kept[place].astype(float) * as_finite(back[x].astype(float), infinite)
             f[x] = product.reshape(batch, elements, width).swapaxes(0, 1)
     expected = written(before, f.reshape(units * elements, batch, width), starts[STEP])
-    arrays = (kept, back, *as_arrays(places, starts, [STEP]), before)
+    arrays = (kept, back, *as_arrays(places, starts), this_step(), before)
     return Case(kernels.scale_flows, arrays, (expected,), 1e-6, (False,))

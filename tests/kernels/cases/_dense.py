@@ -17,6 +17,7 @@ from tests.kernels.cases._base import (
     make_factors,
     make_places,
     make_starts,
+    this_step,
     tolerance,
     written,
 )
@@ -77,7 +78,7 @@ def dense_forward(
 
     arrays = (
         as_parts(made.p), as_parts(made.weights), made.rows, made.places,
-        *as_arrays(starts, [STEP]), before,
+        as_array(starts), this_step(), before,
     )  # fmt: skip
     expected = written(before, v, starts[STEP])
     terms = 1 if alone else elements * width
@@ -108,7 +109,7 @@ def dense_backward(
 
     arrays = (
         as_parts(made.q), as_parts(made.p), as_parts(made.weights), made.rows, made.places,
-        *as_arrays(starts, [STEP]), before,
+        as_array(starts), this_step(), before,
     )  # fmt: skip
     expected = written(before, f.reshape(units * elements, batch, width), starts[STEP])
     terms = 1 if alone else shape["nodes"]
@@ -159,3 +160,8 @@ def split(seed: int = 0, *, parts=2, shape=(3, 5, 7)) -> Case:
 
     expected = as_parts(x, parts).astype(np.float64)
     return Case(op, (x,), (expected,), 0.0, (False,))
+
+
+def transpose(seed: int = 0, *, shape=(2, 70, 130)) -> Case:
+    x = as_array(np.random.default_rng(seed).normal(size=shape))
+    return Case(kernels.transpose, (x,), (x.swapaxes(1, 2),), 0.0, (False,))

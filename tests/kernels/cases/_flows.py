@@ -13,6 +13,7 @@ from tests.kernels.cases._base import (
     make_places,
     make_starts,
     sum_of_parts,
+    this_step,
     with_kept,
 )
 
@@ -48,18 +49,24 @@ def flow_ratio(
     flows[:, :1] *= 0.1
     flows[0] = np.nan  # slot 0 is never read
     slots, offset = _flow_tables(rng, (STEPS, units, pieces, reads), size, offsets=offsets)
-    corrections = rng.normal(0, 3, (units, blocks, batch)) if blocks > 1 else None
+    block_shifts = scales = None
+    if blocks > 1:
+        block_shifts = rng.normal(-500, 3, (STEPS * units, blocks, batch))
+        scales = rng.normal(-500, 3, (len(values), batch))
     kept = rng.integers(0, 256, (STEPS * units, batch, nodes)) if keep else None
     kept = None if kept is None else as_array(kept.astype(np.float32))
-    values, flows, corrections = as_arrays(values, flows, corrections)
+    values, flows, block_shifts, scales = as_arrays(values, flows, block_shifts, scales)
     f = _pulled(flows, slots[STEP], None if offset is None else offset[STEP], size)
-    v = values[starts[STEP] : starts[STEP] + units].astype(float)
-    if corrections is not None:
-        v = v - np.repeat(corrections.swapaxes(1, 2).astype(float), nodes // blocks, 2)
+    now = slice(starts[STEP], starts[STEP] + units)
+    v = values[now].astype(float)
+    if block_shifts is not None and scales is not None:
+        most = block_shifts[STEP * units : (STEP + 1) * units].astype(float)
+        v -= np.repeat((most - scales[now][:, None]).swapaxes(1, 2), nodes // blocks, 2)
     # Where s is denormal, q stays finite in float32.
     q = np.where((f > 0) & (v > -np.inf), f * np.exp(np.minimum(-v, 88.3)), 0)
     arrays = (
-        values, flows, *as_arrays(slots, offset), corrections, *as_arrays(starts, [STEP], places),
+        values, flows, *as_arrays(slots, offset), block_shifts, scales, as_array(starts),
+        this_step(), as_array(places),
         as_parts(kept, parts) if kept is not None and parts else kept,
     )  # fmt: skip
 

@@ -17,7 +17,7 @@ from tests.kernels.interpreter import call
 def test_circuit(name: str, in_parts: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if in_parts:
         multiply_in_parts(monkeypatch)
-    monkeypatch.setattr(_launch, "launch", call)
+    monkeypatch.setattr(_launch, "call", call)
     monkeypatch.setattr(_launch, "dispatch", lambda _, kernel, __, *arrays: kernel(*arrays))
     pc = juice.compile(STRUCTURES[name](), "fp32", implementation="triton")
     x = data_of(pc, 3)

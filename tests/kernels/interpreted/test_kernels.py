@@ -9,7 +9,7 @@ from tests.kernels.suite import CASES, DENSE, PRECISIONS, PRODUCTS
 
 @pytest.fixture(autouse=True)
 def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_launch, "launch", call)
+    monkeypatch.setattr(_launch, "call", call)
     monkeypatch.setattr(_launch, "dispatch", lambda _, kernel, __, *arrays: kernel(*arrays))
 
 

@@ -13,6 +13,12 @@ LARGEST = tl.constexpr(3.4028234663852886e38)  # finite number in float32
 
 
 @triton.jit
+def step_number(counter, stride, first):
+    """Which step this is, from a `Step`'s counter and its `numbers`."""
+    return tl.load(counter) * stride + (first - 2)
+
+
+@triton.jit
 def finite(x):
     """The nearest finite number, of which 0 times is 0. NaN stays."""
     return tl.where(x > LARGEST, LARGEST, tl.where(x < -LARGEST, -LARGEST, x))

@@ -9,7 +9,67 @@ drowns in what only others read.
 import triton
 import triton.language as tl
 
-from jaxjuice.ops.kernels.device.arithmetic import dot, finite, load_parts, load_sum, split
+from jaxjuice.ops.kernels.device.arithmetic import (
+    dot,
+    finite,
+    load_parts,
+    load_sum,
+    split,
+    step_number,
+)
+
+
+@triton.jit
+def block_shifts_kernel(
+    shifts,  # [elements, B]: m
+    firsts,  # int32 [steps]: where in shifts the first element of the first unit is
+    selection,  # int32 [steps, units, BLOCKS, OWN]: which of the unit's elements a block reads
+    starts,  # int32 [steps]: the slot of the first unit
+    counter,  # int32 [1]: which step this is, see `step_number`
+    kept_before,  # the same memory as kept
+    scales_before,  # the same memory as scales
+    stride,
+    first_step,
+    B,
+    units,
+    elements,  # of a unit
+    blocks,
+    kept,  # [units with elements in shifts, blocks, B]: M
+    scales,  # [slots, B]
+    OWN: tl.constexpr,
+    OWN_ROOM: tl.constexpr,  # a power of two, not below OWN
+    AT_ONCE: tl.constexpr,  # how many blocks are read at a time
+    ROWS: tl.constexpr,
+):
+    """M_k, and the largest M of a unit.
+
+    Grid: units * tiles of ROWS samples.
+    """
+    r = step_number(counter, stride, first_step)
+    tiles = tl.cdiv(B, ROWS)
+    here = tl.program_id(0) // tiles
+    b = (tl.program_id(0) % tiles) * ROWS + tl.arange(0, ROWS)
+    real = b < B
+    first = tl.load(firsts + r) + here * elements
+    unit = (first // elements).to(tl.int64)
+    selection += (r * units + here) * blocks * OWN
+    scale = tl.full([ROWS], float("-inf"), tl.float32)
+    place = tl.arange(0, AT_ONCE * OWN_ROOM)
+    for start in range(0, blocks, AT_ONCE):
+        k = start + place // OWN_ROOM
+        inside = (k < blocks) & (place % OWN_ROOM < OWN)
+        c = tl.load(selection + k * OWN + place % OWN_ROOM, mask=inside, other=0)
+        m = tl.load(
+            shifts + (first + c).to(tl.int64)[:, None] * B + b[None, :],
+            mask=inside[:, None] & real[None, :], other=float("-inf"),
+        )  # fmt: skip
+        most = tl.max(tl.reshape(m, [AT_ONCE, OWN_ROOM, ROWS]), axis=1)
+        block = start + tl.arange(0, AT_ONCE)
+        out = (unit * blocks + block)[:, None] * B + b[None, :]
+        tl.store(kept + out, most, mask=(block < blocks)[:, None] & real[None, :])
+        scale = tl.maximum(scale, tl.max(most, axis=0))
+    slot = (tl.load(starts + r) + here).to(tl.int64)
+    tl.store(scales + slot * B + b, scale, mask=real)
 
 
 @triton.jit
@@ -17,14 +77,16 @@ def forward_kernel(
     p,  # [parts, elements, B, WIDTH]
     shifts,  # [elements, B]: m
     firsts,  # int32 [steps]: where in p and shifts the first element of the first unit is
-    block_shifts,  # [units, BLOCKS, B]: M
-    unit_shifts,  # [units, B]: what the values become relative to
+    block_shifts,  # [units with elements in p, BLOCKS, B]: M
+    scales,  # [slots, B]: what the values become relative to
     weights,  # [parts, rows, BLOCKS, SIZE, OWN * WIDTH]
     rows,  # int32 [steps, units]
     selection,  # int32 [steps, units, BLOCKS, OWN]: which of the unit's elements a block reads
     starts,  # int32 [steps]: the slot of the first unit
-    step,  # int32 [1]: which step this is
+    counter,  # int32 [1]: which step this is, see `step_number`
     values_before,  # the same memory as values
+    stride,
+    first_step,
     num_elements,  # in p
     num_rows,
     B,
@@ -41,7 +103,7 @@ def forward_kernel(
     COLUMNS: tl.constexpr,
     DEPTH: tl.constexpr,
 ):
-    """v = log(sum over c of r (p_c @ theta_c^T)) + M - unit shift.
+    """v = log(sum over c of r (p_c @ theta_c^T)) + M - scale.
 
     Grid: units * BLOCKS * tiles of ROWS samples * tiles of COLUMNS nodes of a block.
     """
@@ -49,14 +111,16 @@ def forward_kernel(
     STEPS: tl.constexpr = (WIDTH + DEPTH - 1) // DEPTH
     tiles = tl.cdiv(B, ROWS) * TILES
     tile = tl.program_id(0) % tiles
-    r = tl.load(step)
+    r = step_number(counter, stride, first_step)
     block = tl.program_id(0) // tiles
     unit = block // BLOCKS
     entry = r * units + unit
     b = (tile // TILES) * ROWS + tl.arange(0, ROWS)
     i = (tile % TILES) * COLUMNS + tl.arange(0, COLUMNS)
     real, inside = b < B, i < SIZE
-    most = tl.load(block_shifts + block.to(tl.int64) * B + b, mask=real, other=0.0)
+    first = tl.load(firsts + r) + unit * elements
+    here = (first // elements).to(tl.int64) * BLOCKS + block % BLOCKS
+    most = tl.load(block_shifts + here * B + b, mask=real, other=0.0)
     row = tl.load(rows + entry).to(tl.int64) * BLOCKS + block % BLOCKS
     weights += row * (SIZE * OWN * WIDTH)
     p_size = tl.full([], num_elements, tl.int64) * B * WIDTH
@@ -66,7 +130,6 @@ def forward_kernel(
     chosen = tl.load(
         selection + (entry * BLOCKS + block % BLOCKS) * OWN + place, mask=place < OWN, other=0
     )
-    first = tl.load(firsts + r) + unit * elements
     s = tl.zeros([ROWS, COLUMNS], tl.float32)
     for n in range(OWN * STEPS):
         own = n // STEPS
@@ -85,9 +148,9 @@ def forward_kernel(
         none = tl.zeros([ROWS, COLUMNS], tl.float32)
         more = dot(x, x_middle, x_low, w, w_middle, w_low, none, PARTS, False)
         s += ratio[:, None] * more
-    common = tl.load(unit_shifts + unit.to(tl.int64) * B + b, mask=real, other=0.0)
-    v = tl.log(s) + (most - common)[:, None]
     slot = (tl.load(starts + r) + unit).to(tl.int64)
+    common = tl.load(scales + slot * B + b, mask=real, other=0.0)
+    v = tl.log(s) + (most - common)[:, None]
     out = (slot * B + b)[:, None] * (BLOCKS * SIZE) + (block % BLOCKS) * SIZE + i[None, :]
     tl.store(values + out, v, mask=real[:, None] & inside[None, :])
 
@@ -96,14 +159,16 @@ def forward_kernel(
 def element_flows_kernel(
     p,  # [P_PARTS, elements of all steps, B, WIDTH]
     shifts,  # [elements of all steps, B]: m
-    block_shifts,  # [units, BLOCKS, B]: M
+    block_shifts,  # [units of all steps, BLOCKS, B]: M
     q,  # [units of all steps, B, BLOCKS * SIZE]
     weights,  # [parts, rows, BLOCKS, SIZE, OWN * WIDTH]
     rows,  # int32 [steps, units]
     readers,  # int32 [steps, units, elements, 1 + most]: how many, and block * OWN + place of each
     starts,  # int32 [steps]: the slot in flows of the first element
-    step,  # int32 [1]: which step this is
+    counter,  # int32 [1]: which step this is, see `step_number`
     flows_before,  # the same memory as flows
+    stride,
+    first_step,
     num_elements,  # of all steps
     num_rows,
     B,
@@ -132,7 +197,7 @@ def element_flows_kernel(
     STEPS: tl.constexpr = (SIZE + DEPTH - 1) // DEPTH
     tiles = tl.cdiv(B, ROWS) * TILES
     tile = tl.program_id(0) % tiles
-    r = tl.load(step)
+    r = step_number(counter, stride, first_step)
     here = tl.program_id(0) // tiles
     unit = here // elements
     entry = r * units + unit
@@ -159,7 +224,7 @@ def element_flows_kernel(
         i = (n % STEPS) * DEPTH + tl.arange(0, DEPTH)
         inside = i < SIZE
         most = tl.load(
-            block_shifts + (unit * BLOCKS + block).to(tl.int64) * B + b, mask=real, other=0.0
+            block_shifts + (entry * BLOCKS + block).to(tl.int64) * B + b, mask=real, other=0.0
         )
         y = tl.load(
             q + ((entry.to(tl.int64) * B + b)[:, None] * BLOCKS + block) * SIZE + i[None, :],

@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from jaxjuice.ops.kernels.device.arithmetic import fast_log, finite, store_parts
+from jaxjuice.ops.kernels.device.arithmetic import fast_log, finite, step_number, store_parts
 
 LOWEST = tl.constexpr(-1e30)  # below every log-density, and finite
 
@@ -17,11 +17,13 @@ def exponentiate_kernel(
     slots,  # int32 [steps, groups, elements, factors]; 0: none, -1 - v: leaf v of `lookups`
     offsets,  # int32, the same shape
     starts,  # int32 [steps]: where in shifts the first group goes, and, if not JOINT, in kept
-    step,  # int32 [1]: which step this is
+    counter,  # int32 [1]: which step this is, see `step_number`
     places,  # int32 [steps, groups], if JOINT: where in kept a group goes; -1 for nowhere
     kept_before,  # the same memory as kept
     shifts_before,  # perhaps the same memory as shifts
     after,  # not read
+    stride,
+    first_step,
     B,
     groups,
     elements,  # of a group
@@ -50,7 +52,7 @@ def exponentiate_kernel(
     Grid: groups * tiles of ROWS samples. A group is a unit with all its elements, or one element;
     of these, one without factors is padding, and nothing is written for it.
     """
-    r = tl.load(step)
+    r = step_number(counter, stride, first_step)
     tiles = tl.cdiv(B, ROWS)
     here = tl.program_id(0) % groups if BY_SAMPLE else tl.program_id(0) // tiles
     tile = tl.program_id(0) // groups if BY_SAMPLE else tl.program_id(0) % tiles
@@ -194,8 +196,10 @@ def scale_kernel(
     back,  # [units, B, elements * WIDTH]
     places,  # int32 [steps, units]; -1 for padding
     starts,  # int32 [steps]: the slot of the first unit's first element
-    step,  # int32 [1]: which step this is
+    counter,  # int32 [1]: which step this is, see `step_number`
     flows_before,  # the same memory as flows
+    stride,
+    first_step,
     B,
     units,
     elements,
@@ -210,7 +214,7 @@ def scale_kernel(
     """
     TILES: tl.constexpr = (WIDTH + COLUMNS - 1) // COLUMNS
     tiles = tl.cdiv(B, ROWS) * TILES
-    r = tl.load(step)
+    r = step_number(counter, stride, first_step)
     element = tl.program_id(0) // tiles
     tile = tl.program_id(0) % tiles
     unit = element // elements

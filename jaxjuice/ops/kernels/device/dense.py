@@ -6,7 +6,14 @@ Letters as in `jaxjuice.ops`; operands in parts (`arithmetic.py`).
 import triton
 import triton.language as tl
 
-from jaxjuice.ops.kernels.device.arithmetic import dot, finite, load_parts, load_sum, store_parts
+from jaxjuice.ops.kernels.device.arithmetic import (
+    dot,
+    finite,
+    load_parts,
+    load_sum,
+    step_number,
+    store_parts,
+)
 
 
 @triton.jit
@@ -21,14 +28,31 @@ def split_kernel(x, size, parts, PARTS: tl.constexpr, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def transpose_kernel(x, M, N, out, TILE: tl.constexpr):
+    """`[X, M, N]` to `[X, N, M]`. Grid: X * tiles of rows * tiles of columns."""
+    across = tl.cdiv(N, TILE)
+    tiles = tl.cdiv(M, TILE) * across
+    tile = tl.program_id(0) % tiles
+    i = (tile // across) * TILE + tl.arange(0, TILE)
+    j = (tile % across) * TILE + tl.arange(0, TILE)
+    mask = (i < M)[:, None] & (j < N)[None, :]
+    start = (tl.program_id(0) // tiles).to(tl.int64) * M * N
+    i, j = i.to(tl.int64), j.to(tl.int64)
+    block = tl.load(x + start + i[:, None] * N + j[None, :], mask=mask)
+    tl.store(out + start + j[None, :] * M + i[:, None], block, mask=mask)
+
+
+@triton.jit
 def dense_forward_kernel(
     p,  # [parts, places, B, children]
     weights,  # [parts, rows, NODES, children]
     rows,  # int32 [steps, units]
     places,  # int32 [steps, units]: where p of a unit is; -1 for padding
     starts,  # int32 [steps]: the slot of the first unit
-    step,  # int32 [1]: which step this is
+    counter,  # int32 [1]: which step this is, see `step_number`
     values_before,  # the same memory as values
+    stride,
+    first_step,
     num_places,
     num_rows,
     B,
@@ -51,7 +75,7 @@ def dense_forward_kernel(
     tiles = row_tiles * ((NODES + COLUMNS - 1) // COLUMNS)
     unit = tl.program_id(0) // tiles
     tile = tl.program_id(0) % tiles
-    r = tl.load(step)
+    r = step_number(counter, stride, first_step)
     place = tl.load(places + r * units + unit).to(tl.int64)
     if place < 0:
         return
@@ -89,8 +113,10 @@ def dense_backward_kernel(
     rows,  # int32 [steps, units]
     places,  # int32 [steps, units]: where q and p of a unit are; -1 for padding
     starts,  # int32 [steps]: the slot of the first unit's first element
-    step,  # int32 [1]: which step this is
+    counter,  # int32 [1]: which step this is, see `step_number`
     flows_before,  # the same memory as flows
+    stride,
+    first_step,
     num_places,
     num_rows,
     B,
@@ -115,7 +141,7 @@ def dense_backward_kernel(
     tiles = row_tiles * ((CHILDREN + COLUMNS - 1) // COLUMNS)
     unit = tl.program_id(0) // tiles
     tile = tl.program_id(0) % tiles
-    r = tl.load(step)
+    r = step_number(counter, stride, first_step)
     place = tl.load(places + r * units + unit).to(tl.int64)
     if place < 0:
         return

@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from jaxjuice.ops.kernels.device.arithmetic import store_parts
+from jaxjuice.ops.kernels.device.arithmetic import step_number, store_parts
 
 LARGEST_EXPONENT = tl.constexpr(88.3)  # exp of it is finite in float32
 LARGEST_RATIO = tl.constexpr(3.38e38)  # what bfloat16 does not round to infinity
@@ -15,12 +15,15 @@ def flow_ratio_kernel(
     flows,  # [slots, B, WIDTH]
     slots,  # int32 [steps, units, PIECES, reads]; 0 for none
     offsets,  # int32, the same shape
-    corrections,  # [units, BLOCKS, B]: what the relative values of a block gained
+    block_shifts,  # [units of all steps, BLOCKS, B]: M, if BLOCKS > 1
+    scales,  # [slots, B]: what the values are relative to, if BLOCKS > 1
     starts,  # int32 [steps]: the slot of the first unit
-    step,  # int32 [1]: which step this is
+    counter,  # int32 [1]: which step this is, see `step_number`
     places,  # int32 [steps, units]: where in kept a unit goes; -1 for nowhere
     kept_before,  # the same memory as kept
     after,  # not read
+    stride,
+    first_step,
     B,
     units,
     reads,
@@ -47,7 +50,7 @@ def flow_ratio_kernel(
     TILES: tl.constexpr = (SIZE + COLUMNS - 1) // COLUMNS
     tiles = tl.cdiv(B, ROWS) * TILES
     tile = tl.program_id(0) % tiles
-    r = tl.load(step)
+    r = step_number(counter, stride, first_step)
     unit = (tl.program_id(0) // tiles) // PIECES
     piece = (tl.program_id(0) // tiles) % PIECES
     b = (tile // TILES) * ROWS + tl.arange(0, ROWS)
@@ -62,8 +65,10 @@ def flow_ratio_kernel(
     slot = (tl.load(starts + r) + unit).to(tl.int64)
     v = tl.load(values + (slot * B + b)[:, None] * NODES + node[None, :], mask=mask, other=0.0)
     if BLOCKS > 1:
-        block = unit.to(tl.int64) * BLOCKS + node // (NODES // BLOCKS)
-        v -= tl.load(corrections + block[None, :] * B + b[:, None], mask=mask, other=0.0)
+        block = (r * units + unit).to(tl.int64) * BLOCKS + node // (NODES // BLOCKS)
+        scale = tl.load(scales + slot * B + b, mask=b < B, other=0.0)
+        most = tl.load(block_shifts + block[None, :] * B + b[:, None], mask=mask, other=0.0)
+        v -= most - scale[:, None]  # as it was added
     live = (f != 0) & (v > float("-inf"))
     ratio = tl.where(live, f * tl.exp(tl.minimum(-v, LARGEST_EXPONENT)), 0.0)
     ratio = tl.where(ratio > LARGEST_RATIO, LARGEST_RATIO, ratio)
@@ -87,8 +92,8 @@ def leaf_counts_kernel(
     slots,  # int32 [leaves, PIECES, reads]; 0 for none
     offsets,  # int32, the same shape
     keys,  # int32 [tables, members]: ascending, category * members + member
-    members,  # of a table: its leaves times B; member v * B + b of table p is leaf leaves[p, v]
     leaves,  # int32 [tables, members // B]: which leaf
+    members,  # of a table: its leaves times B; member v * B + b of table p is leaf leaves[p, v]
     first,  # the first category to count
     categories,  # how many
     B,
