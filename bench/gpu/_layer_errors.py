@@ -231,7 +231,7 @@ def _kept_ratio(
     slots = (1 + entries).reshape(1, len(v), 1, 1)
     _, kept_now = kernels.flow_ratio(
         v, f, slots, None, block_shifts, None if block_shifts is None else block_shifts.max(1),
-        _zero(), _step(), entries[None], kept, f, False, implementation,
+        None, _zero(), _step(), entries[None], kept, f, False, implementation,
     )  # fmt: skip
     assert kept_now is not None
     return kept_now

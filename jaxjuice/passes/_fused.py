@@ -24,6 +24,7 @@ from jaxjuice.passes._fused_layers import (
     FusedSaved,
     forward_role,
     gradient_lists,
+    keeps_apart,
     layer_tables,
     multiplies_in_parts,
     readers_of,
@@ -355,8 +356,12 @@ def _backward_layer(
     scales = None if block_shifts is None else values.scale[k]
     slots, offsets = table["parents"]
     in_parts = multiplies_in_parts(layer, walk.precision, flows[w].shape[1])
+    apart = None
+    if keeps_apart(layer):
+        assert saved.shifts is not None
+        apart = saved.shifts, table["selection"]
     q, ratios = kernels.flow_ratio(
-        values.relative[k], flows[source], slots, offsets, block_shifts, scales,
+        values.relative[k], flows[source], slots, offsets, block_shifts, scales, apart,
         table["value_start"], i, table["places"], ratios, after, not in_parts, walk.kernels,
     )  # fmt: skip
     assert saved.p is not None
@@ -420,7 +425,7 @@ def _gradient_of_rows(
     assert saved.shifts is not None and saved.block_shifts is not None
     assert layer.selection is not None
     selection, readers = (
-        jnp.asarray(x.reshape(len(q), *x.shape[2:])) for x in (layer.selection, readers_of(layer))
+        jnp.asarray(x.reshape(-1, *x.shape[2:])) for x in (layer.selection, readers_of(layer))
     )
     return kernels.weight_gradient(
         p, saved.shifts, saved.block_shifts, q, selection, readers, *tables, walk.precision,

@@ -165,12 +165,25 @@ def readers_of(layer: SumLayer) -> np.ndarray:
     return np.concatenate([count.astype(np.int32), places], axis=-1)
 
 
+def keeps_apart(layer: SumLayer) -> bool:
+    """Whether q is kept for every element that a block reads, in parts and relative to the element.
+
+    The products of the pass backward then have both operands as they lie. A fixed rule: only where
+    this is no more than p. It depends on the layer alone.
+    """
+    of_readers = layer.num_nodes * layer.block_elements
+    return layer.num_blocks > 1 and of_readers <= layer.num_elements * layer.width
+
+
 def start_ratios(walk: Walk, layer: SumLayer, batch: int, empty: Empty) -> Array | None:
-    """Where q is kept: `[number, B, M]`, in parts for dense products of the kernels."""
-    if layer.num_blocks > 1:
+    """Where q is kept: `[number, B, M]`, in parts for dense products of the kernels and apart."""
+    parts = kernels.products(walk.precision, "backward", batch).parts
+    if keeps_apart(layer):
+        readers = layer.num_steps * layer.quota * layer.num_blocks * layer.block_elements
+        q = empty.parts(parts, readers, batch, layer.block_nodes)
+    elif layer.num_blocks > 1:
         q = empty(layer.num_steps * layer.quota, batch, layer.num_nodes)
     elif multiplies_in_parts(layer, walk.precision, batch):
-        parts = kernels.products(walk.precision, "backward", batch).parts
         q = empty.parts(parts, gradient_lists(layer)[1], batch, layer.num_nodes)
     elif _keeps_whole_step(layer):
         return None

@@ -74,6 +74,12 @@ _add(cases.block_shifts, "one", batch=1, units=1, blocks=2, elements=2, own=1)
 _add(cases.block_shifts, "everyday", batch=130, elements=9)
 _add(cases.block_shifts, "many-blocks", blocks=21, elements=9, own=5)
 _add(cases.block_shifts, "one-step", one_step=True, batch=7, units=3)
+for _make in _PRODUCTS[1:]:
+    _add(_make, "by-reader", by_reader=True)
+    _add(_make, "by-reader-apart", by_reader=True, spread=200.0, units=3, batch=40)
+    _add(_make, "by-reader-nodes", by_reader=True, nodes=130, blocks=2)
+    _add(_make, "by-reader-unread", by_reader=True, blocks=2, elements=9, own=2)
+_add(cases.weight_gradient, "by-reader-tied", by_reader=True, tied=True, multiply=True)
 _add(cases.forward, "zeros", zeros=True)
 _add(cases.element_flows, "zeros", zeros=True)
 _add(cases.weight_gradient, "tied", tied=True)
@@ -101,6 +107,9 @@ _add(cases.flow_ratio, "kept-alone", writes=False, blocks=3)
 _add(cases.flow_ratio, "parts", parts=2, writes=False)
 _add(cases.flow_ratio, "three-parts", parts=3, writes=False, pieces=2)
 
+_add(cases.flow_ratio, "apart", blocks=3, own=2, parts=2, writes=False)
+_add(cases.flow_ratio, "apart-pieces", blocks=4, own=3, parts=3, pieces=2, batch=5)
+
 _add(cases.leaf_counts, "one", tables=1, copies=1, categories=1, batch=1, nodes=1, reads=1)
 _add(cases.leaf_counts, "small", batch=7, nodes=7)
 _add(cases.leaf_counts, "many-reads", reads=9, batch=3, tables=2)
@@ -121,5 +130,6 @@ for _make in (
     _add(_make, "no-samples", batch=0)
 
 PRECISIONS = ("bf16", "tf32", "bf16x3", "fp32")
-PRODUCTS = {make.__name__: make for make in _PRODUCTS}
+PRODUCTS: dict[str, Callable[..., cases.Case]] = {make.__name__: make for make in _PRODUCTS}
+PRODUCTS |= {f"{make.__name__}-by-reader": partial(make, by_reader=True) for make in _PRODUCTS[1:]}
 DENSE = {make.__name__: make for make in _DENSE}

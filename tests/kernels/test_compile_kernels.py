@@ -13,10 +13,14 @@ OTHERS = (
     "exponentiate-elements-illegal",
     "exponentiate_apart-lookups-offsets",
     "exponentiate-parts",
+    "exponentiate-logs",
+    "block_shifts-many-blocks",
     "scale_flows-elements3",
     "flow_ratio-blocks-pieces-offsets",
     "flow_ratio-three-parts",
+    "flow_ratio-apart-pieces",
     "split-three",
+    "transpose-everyday",
     "leaf_counts-pieces-offsets",
     "empty-all",
 )
@@ -54,6 +58,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch, capability: int) -> list[Compiled]
     [
         *((c, 2, mode) for c in CAPABILITIES for mode in ("bf16", "fp32")),
         (90, 2, "tf32"),
+        (90, 160, "tf32"),
         (90, 40, "bf16x3"),
         (90, 40, "fp32"),
     ],

@@ -21,7 +21,7 @@ def test_reference(name: str) -> None:
 
 def test_ratios_of_passes_that_are_not_fused() -> None:
     arrays = cases.flow_ratio(reads=1).arrays
-    values, flows, slots, _, _, _, starts, step, *_ = arrays
+    values, flows, slots, _, _, _, _, starts, step, *_ = arrays
     v = jnp.asarray(values[starts[step.number] :][:2])
     f = jnp.asarray(flows[slots[step.number, :, 0, 0]])
     wanted = cases.flow_ratio(reads=1).expected[0]

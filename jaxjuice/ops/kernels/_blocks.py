@@ -150,7 +150,8 @@ def element_flows(
 
     Args:
         p, shifts, block_shifts, weights, rows, step: as in `forward`, of all steps.
-        q: `[steps * units, B, M]`, as `flow_ratio` keeps it.
+        q: as `flow_ratio` keeps it: `[steps * units, B, M]`, or r q, in parts, for every element
+            that a block reads.
         readers: int32 `[steps, units, elements, 1 + most]`: how many blocks read an element, and of
             each of them, block * own + the element's place among those that the block reads.
         starts: int32 `[steps]`, the slot of the first unit's first element.
@@ -163,7 +164,9 @@ def element_flows(
     """
     _, units, elements, most = readers.shape
     p_parts, num_elements, batch, width = p.shape
-    size, own = q.shape[2] // blocks, weights.shape[3] // width
+    own = weights.shape[3] // width
+    apart = q.ndim == 4
+    size = q.shape[3] if apart else q.shape[2] // blocks
     parts, rounded = products(precision, "backward", batch)
 
     def kernel(*arrays):
@@ -172,12 +175,12 @@ def element_flows(
         tile = element_flows_tile(batch, width, size, parts)
         tiles = -(-batch // tile.rows) * -(-width // tile.columns)
         return _launch.launch(
-            element_flows_kernel, *arrays, num_elements, weights.shape[1], batch, units, elements,
-            most - 1,
+            element_flows_kernel, *arrays, num_elements, q.shape[-3], weights.shape[1], batch,
+            units, elements, most - 1,
             out=jax.ShapeDtypeStruct(flows.shape, jnp.float32), aliases={9: 0},
             grid=(tiles * units * elements,), num_warps=tile.warps, num_stages=tile.stages,
-            SIZE=size, BLOCKS=blocks, OWN=own, READERS_ROOM=power_of_two(most - 1), WIDTH=width,
-            P_PARTS=p_parts, PARTS=parts, ROUNDED=rounded,
+            SIZE=size, BLOCKS=blocks, OWN=own, APART=apart, READERS_ROOM=power_of_two(most - 1),
+            WIDTH=width, P_PARTS=p_parts, PARTS=parts, ROUNDED=rounded,
             ROWS=tile.rows, COLUMNS=tile.columns, DEPTH=tile.depth,
         )  # fmt: skip
 
@@ -218,9 +221,11 @@ def weight_gradient(
     """
     _, blocks, own = selection.shape
     _, num_elements, batch, width = p.shape
-    nodes, (count, number) = q.shape[2], copies.shape
+    count, number = copies.shape
     _, elements, most = readers.shape
-    size = nodes // blocks
+    apart = q.ndim == 4
+    size = q.shape[3] if apart else q.shape[2] // blocks
+    nodes = blocks * size
     parts, rounded = products(precision, "backward", batch)
     multiplies = factors is not None
 
@@ -228,17 +233,18 @@ def weight_gradient(
         from jaxjuice.ops.kernels.device.blocks import weight_gradient_kernel
 
         arrays = (*arrays[:4], *arrays[5:])  # the readers tell what blocks select
-        tile = block_gradient_tile(width, size, batch, parts)
+        tile = block_gradient_tile(width, size, batch, parts, apart)
         at_once = max(1, min(_AT_ONCE // tile.columns, power_of_two(most - 1)))
         groups = -(-(most - 1) // at_once)
         tiles = -(-width // tile.rows) * -(-size // tile.columns)
         return _launch.launch(
-            weight_gradient_kernel, *arrays, num_elements, batch, elements, most - 1, number,
-            groups,
+            weight_gradient_kernel, *arrays, num_elements, q.shape[-3], batch, elements, most - 1,
+            number, groups,
             out=jax.ShapeDtypeStruct((count, nodes, own * width), jnp.float32),
             grid=(tiles * count * elements * groups,),
             num_warps=tile.warps, num_stages=tile.stages,
-            SIZE=size, BLOCKS=blocks, OWN=own, WIDTH=width, MULTIPLY=multiplies, PARTS=parts,
+            SIZE=size, BLOCKS=blocks, OWN=own, APART=apart, WIDTH=width, MULTIPLY=multiplies,
+            PARTS=parts,
             ROUNDED=rounded, READERS=at_once, ROOM=tile.columns, ROWS=tile.rows, DEPTH=tile.depth,
         )  # fmt: skip
 

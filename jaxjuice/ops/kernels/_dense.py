@@ -16,7 +16,7 @@ from jaxjuice.ops.kernels import _launch, _reference as reference
 from jaxjuice.ops.kernels._arrays import transpose
 from jaxjuice.ops.kernels._parts import product_of, products
 from jaxjuice.ops.kernels._step import Step
-from jaxjuice.ops.kernels._tiles import dense_tile
+from jaxjuice.ops.kernels._tiles import dense_gradient_tile, dense_tile
 
 
 def dense_forward(
@@ -148,7 +148,7 @@ def dense_gradient(
     def kernel(*arrays):
         from jaxjuice.ops.kernels.device.dense import dense_gradient_kernel
 
-        tile = dense_tile(count, nodes, children, batch, parts)
+        tile = dense_gradient_tile(count, nodes, children, batch, parts, rounded)
         tiles = -(-nodes // tile.rows) * -(-children // tile.columns)
         return _launch.launch(
             dense_gradient_kernel, *arrays, num_places, batch, number, children,

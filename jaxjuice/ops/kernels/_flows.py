@@ -20,6 +20,7 @@ def flow_ratio(
     offsets: Array | None,
     block_shifts: Array | None,
     scales: Array | None,
+    apart: tuple[Array, Array] | None,
     starts: Array,
     step: Step,
     places: Array,
@@ -38,10 +39,13 @@ def flow_ratio(
         offsets: the same shape; None where pieces are as wide as slots.
         block_shifts, scales: of units of several blocks, `[steps * units, blocks, B]` and `[S, B]`:
             what the sums of a block and the values of a unit are relative to; None of others.
+        apart: None; if r q is kept, for every element that a block reads, shifts m and selection as
+            `block_shifts` takes them.
         starts: int32 `[steps]`, the slot of the first unit.
         step: which step this is.
         places: int32 `[steps, units]`: where in `kept` each unit goes; -1 for nowhere.
-        kept: `[number, B, M]`, or bfloat16 `[parts, number, B, M]`; None if no q is kept.
+        kept: `[number, B, M]`, or bfloat16 `[parts, number, B, M]`; None if no q is kept. With
+            `apart` bfloat16 `[parts, steps * units * blocks * own, B, M / blocks]`.
         after: as in `exponentiate`.
         writes: whether q of this step is wanted by itself.
 
@@ -54,15 +58,18 @@ def flow_ratio(
     blocks = 1 if block_shifts is None else block_shifts.shape[1]
     keeps = kept is not None
     parts = kept.shape[0] if keeps and kept.ndim == 4 else 0
+    shifts, selection = (None, None) if apart is None else apart
+    own = 0 if selection is None else selection.shape[3]
 
     def plain(
-        values, flows, slots, offsets, block_shifts, scales, starts, step, places, kept, after
-    ):
+        values, flows, slots, offsets, block_shifts, scales, shifts, selection, starts, step,
+        places, kept, after,
+    ):  # fmt: skip
         del after
         offsets = offsets if has_offsets else None
         return reference.flow_ratio(
-            values, flows, slots, offsets, block_shifts, scales, starts, step, places, kept,
-            blocks=blocks, writes=writes, keeps=keeps,
+            values, flows, slots, offsets, block_shifts, scales, shifts if own else None,
+            selection, starts, step, places, kept, blocks=blocks, writes=writes, keeps=keeps,
         )  # fmt: skip
 
     def kernel(*arrays):
@@ -74,11 +81,13 @@ def flow_ratio(
         now = (units, batch, nodes) if writes else (1,)
         outputs = jax.ShapeDtypeStruct(now, jnp.float32), before
         return _launch.launch(
-            flow_ratio_kernel, *arrays, batch, units, reads, before.shape[-3] if keeps else 1,
+            flow_ratio_kernel, *arrays, batch, units, reads,
+            len(shifts) // (len(slots) * units) if shifts is not None else 0,
+            before.shape[-3] if keeps else 1,
             out=tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in outputs),
-            aliases={9: 1} if keeps else {}, num_warps=tile.warps,
+            aliases={11: 1} if keeps else {}, num_warps=tile.warps,
             grid=(units * pieces * -(-batch // tile.rows) * -(-size // tile.columns),),
-            NODES=nodes, BLOCKS=blocks, PIECES=pieces, WIDTH=flows.shape[2],
+            NODES=nodes, BLOCKS=blocks, OWN=own, PIECES=pieces, WIDTH=flows.shape[2],
             CHUNK=min(reads, _CHUNK), HAS_OFFSETS=has_offsets, WRITE=writes, KEEP=keeps,
             PARTS=parts, ROWS=tile.rows, COLUMNS=tile.columns,
         )  # fmt: skip
@@ -87,7 +96,10 @@ def flow_ratio(
         implementation, kernel, plain, values, flows, slots,
         jnp.zeros((1, 1, 1), jnp.int32) if offsets is None else offsets,
         jnp.zeros((1, 1, 1), jnp.float32) if block_shifts is None else block_shifts,
-        jnp.zeros((1, 1), jnp.float32) if scales is None else scales, starts, step, places,
+        jnp.zeros((1, 1), jnp.float32) if scales is None else scales,
+        jnp.zeros((1, 1), jnp.float32) if shifts is None else shifts,
+        jnp.zeros((1, 1, 1, 1), jnp.int32) if selection is None else selection,
+        starts, step, places,
         jnp.zeros(1, jnp.float32) if kept is None else kept, after,
     )  # fmt: skip
     return q if writes else None, kept_now if keeps else None

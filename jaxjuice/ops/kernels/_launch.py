@@ -12,6 +12,7 @@ import jax
 from jax import lax
 from jax.custom_batching import custom_vmap
 from jax.extend import backend
+from jax.extend.core import jaxpr_as_fun
 
 from jaxjuice.ops._slots import match_varying, varying_axes
 from jaxjuice.ops.kernels import _compilation, _worker
@@ -224,10 +225,13 @@ def dispatch(
 
     @custom_vmap
     def run(*arrays):
-        plain = late(reference, jax.eval_shape(kernel, *arrays))
+        # Traced once, for its shapes and for the GPU's branch.
+        traced, out = jax.make_jaxpr(kernel, return_shape=True)(*arrays)
+        plain, structure = late(reference, out), jax.tree.structure(out)
 
         def on_gpu(*arrays):
-            return match_varying(kernel(*arrays), axes)
+            found = jaxpr_as_fun(traced)(*jax.tree.leaves(arrays))
+            return match_varying(jax.tree.unflatten(structure, found), axes)
 
         def elsewhere(*arrays):
             return match_varying(plain(*arrays), axes)

@@ -71,23 +71,22 @@ def element_flows(
     batch, width = p.shape[1:]
     own = weights.shape[3] // width
     first, number = step.number * units * elements, units * elements
-    q, block_shifts = (
-        lax.dynamic_slice_in_dim(x, step.number * units, units) for x in (q, block_shifts)
-    )
-    q = q.reshape(units, batch, blocks, q.shape[2] // blocks).swapaxes(1, 2)
-    theta = join(weights[:, rows]).reshape(units, blocks, q.shape[-1], own * width)
-    back = product(q, theta, ((3,), (2,)), ((0, 1), (0, 1)))  # [units, blocks, B, own * width]
-    back = back.reshape(units, blocks, batch, own, width).swapaxes(2, 3)
+    m = lax.dynamic_slice_in_dim(shifts, first, number).reshape(units, elements, batch)
+    most = lax.dynamic_slice_in_dim(block_shifts, step.number * units, units)
+    theta = join(weights[:, rows]).reshape(units, blocks, -1, own, width)
+    y = _by_reader(q, blocks, own)
+    y = lax.dynamic_slice_in_dim(y, step.number * units, units)
+    back = product(y, theta, ((4,), (2,)), ((0, 1, 2), (0, 1, 3)))
     back = back.reshape(units, blocks * own, batch, width)
     count, readers = readers[..., 0], readers[..., 1:]
-    m = lax.dynamic_slice_in_dim(shifts, first, number).reshape(units, elements, batch)
     unit = jnp.arange(units, dtype=jnp.int32)[:, None]
     total = jnp.zeros((units, elements, batch, width), p.dtype)
     for n in range(readers.shape[2]):
         real = n < count
         reader = jnp.where(real, readers[..., n], 0)
-        r = jnp.exp(m - block_shifts[unit, reader // own])
-        more = back[unit, reader] * r[..., None]
+        more = back[unit, reader]
+        if q.ndim == 3:
+            more = more * jnp.exp(m - most[unit, reader // own])[..., None]
         total = total + jnp.where(real[..., None, None], more, 0.0)
     factor = lax.dynamic_slice_in_dim(p, first, number).reshape(total.shape)
     return _write(
@@ -99,16 +98,30 @@ def weight_gradient(
     p, shifts, block_shifts, q, selection, copies, *, elements: int, product
 ) -> Array:
     """See `kernels.weight_gradient`."""
-    units, blocks, _ = selection.shape
+    units, blocks, own = selection.shape
     p = join(p)
-    x = _operand(p, shifts, block_shifts, selection, 0, elements)
-    q = q.reshape(units, p.shape[1], blocks, q.shape[2] // blocks).swapaxes(1, 2)
-    real = (copies >= 0)[..., None, None, None]
+    batch, width = p.shape[1:]
+    unit = jnp.arange(units, dtype=jnp.int32)[:, None, None]
+    x = p.reshape(units, elements, batch, width)[unit, selection]
+    if q.ndim == 3:
+        x = x * _ratios(shifts, block_shifts, selection, elements)[..., None]
+    y = _by_reader(q, blocks, own)
+    real = (copies >= 0)[..., None, None, None, None]
     index = jnp.maximum(copies, 0)
-    q = jnp.where(real, q[index], 0.0)  # [rows, copies, blocks, B, size]
-    x = jnp.where(real, x[index], 0.0)
-    out = product(q, x, ((1, 3), (1, 3)), ((0, 2), (0, 2)))  # [rows, blocks, size, N]
-    return finite(out).reshape(len(copies), -1, x.shape[-1])
+    x, y = (jnp.where(real, a[index], 0.0) for a in (x, y))  # [rows, copies, blocks, own, B, ...]
+    out = product(
+        y, x, ((1, 4), (1, 4)), ((0, 2, 3), (0, 2, 3))
+    )  # [rows, blocks, own, size, width]
+    return finite(out.swapaxes(2, 3)).reshape(len(copies), -1, own * width)
+
+
+def _by_reader(q, blocks: int, own: int) -> Array:
+    """What multiplies each element that a block reads, `[units, blocks, own, B, size]`."""
+    if q.ndim == 4:
+        return join(q).reshape(-1, blocks, own, *q.shape[2:])
+    units, batch, nodes = q.shape
+    q = q.reshape(units, batch, blocks, 1, nodes // blocks).transpose(0, 2, 3, 1, 4)
+    return jnp.broadcast_to(q, (units, blocks, own, batch, nodes // blocks))
 
 
 def flow_ratio(
@@ -118,6 +131,8 @@ def flow_ratio(
     offsets,
     block_shifts,
     scales,
+    shifts,
+    selection,
     starts,
     step,
     places,
@@ -142,8 +157,24 @@ def flow_ratio(
     live = (f != 0) & (v > -jnp.inf)
     q = jnp.where(live, f * jnp.exp(jnp.minimum(-v, 88.3)), jnp.zeros_like(f))
     q = jnp.where(q > 3.38e38, jnp.asarray(3.38e38, q.dtype), q)  # bfloat16 ends there
+    if shifts is not None:
+        return q, _keep_apart(kept, q, block_shifts, shifts, selection, step)
     kept = _keep(kept, q, places[step.number]) if keeps else kept
     return q if writes else jnp.zeros(1, q.dtype), kept
+
+
+def _keep_apart(kept, q, block_shifts, shifts, selection, step) -> Array:
+    """r q for every element that a block reads, in parts."""
+    steps, units, blocks, own = selection.shape
+    batch, nodes = q.shape[1:]
+    number = len(shifts) // steps
+    now = lax.dynamic_slice_in_dim(shifts, step.number * number, number)
+    most = lax.dynamic_slice_in_dim(block_shifts, step.number * units, units)
+    r = _ratios(now, most, selection[step.number], number // units)
+    y = q.reshape(units, batch, blocks, 1, nodes // blocks).transpose(0, 2, 3, 1, 4) * r[..., None]
+    parts = split(y.reshape(units * blocks * own, batch, nodes // blocks), len(kept))
+    start = step.number * units * blocks * own
+    return lax.dynamic_update_slice_in_dim(kept, parts, start, axis=1)
 
 
 def scale_flows(kept, back, places, starts, step, flows) -> Array:
@@ -221,10 +252,17 @@ def _operand(p, shifts, block_shifts, selection, first, elements: int) -> Array:
     number = units * elements
     unit = jnp.arange(units, dtype=jnp.int32)[:, None, None]
     x = lax.dynamic_slice_in_dim(p, first, number).reshape(units, elements, batch, width)
-    m = lax.dynamic_slice_in_dim(shifts, first, number).reshape(units, elements, batch)
-    r = jnp.exp(m[unit, selection] - block_shifts[:, :, None])
-    x = x[unit, selection] * r[..., None]  # [units, blocks, own, B, width]
+    m = lax.dynamic_slice_in_dim(shifts, first, number)
+    x = x[unit, selection] * _ratios(m, block_shifts, selection, elements)[..., None]
     return x.swapaxes(2, 3).reshape(units, blocks, batch, own * width)
+
+
+def _ratios(shifts, block_shifts, selection, elements: int) -> Array:
+    """r = exp(m - M) `[units, blocks, own, B]`."""
+    units = len(selection)
+    unit = jnp.arange(units, dtype=jnp.int32)[:, None, None]
+    m = shifts.reshape(units, elements, -1)
+    return jnp.exp(m[unit, selection] - block_shifts[:, :, None])
 
 
 def _keep(kept, update, places) -> Array:

@@ -42,6 +42,16 @@ def dense_tile(units: int, rows: int, columns: int, depth: int, parts: int) -> T
     return _fit(Tile(64, 64, deep, 4, 3), rows, columns, depth)
 
 
+def dense_gradient_tile(
+    units: int, nodes: int, children: int, batch: int, parts: int, rounded: bool
+) -> Tile:
+    """For `units` products `[nodes, batch] x [batch, children]` of operands in `parts`."""
+    tiles = units * -(-nodes // 128) * -(-children // 256)
+    if _is_hopper() and tiles >= _PROGRAMS and parts < 3 and not rounded:
+        return _fit(Tile(128, 256, 32, 8, 3), nodes, children, batch)
+    return dense_tile(units, nodes, children, batch, parts)
+
+
 def block_forward_tile(batch: int, size: int, width: int, parts: int) -> Tile:
     """For products `[batch, width] x [width, size]` of blocks of few nodes."""
     if not _is_hopper():
@@ -57,10 +67,15 @@ def element_flows_tile(batch: int, width: int, size: int, parts: int) -> Tile:
     return _fit(Tile(64, 128, 32, 4, 3 if parts < 3 else 2), batch, width, size)
 
 
-def block_gradient_tile(width: int, size: int, batch: int, parts: int) -> Tile:
-    """For products `[width, batch] x [batch, size]`, of several blocks of few nodes at once."""
+def block_gradient_tile(width: int, size: int, batch: int, parts: int, apart: bool) -> Tile:
+    """For products `[width, batch] x [batch, size]`, of several blocks of few nodes at once.
+
+    `apart`: both operands are read as they lie; else, one is computed where it is multiplied with.
+    """
     if not _is_hopper():
-        return _fit(Tile(64, 64, 32, 4, 2), width, size, batch)
+        return _fit(Tile(64, 64, 32, 8 if apart and parts > 2 else 4, 2), width, size, batch)
+    if parts < 3 and apart:
+        return _fit(Tile(128, 64, 32, 4, 4), width, size, batch)
     if parts < 3:
         return _fit(Tile(256, 64, 16, 8, 4), width, size, batch)
     return _fit(Tile(128, 64, 32, 4, 3), width, size, batch)

@@ -57,6 +57,14 @@ class _Blocks(NamedTuple):
         r = np.exp(np.minimum(m - self.block_shifts[:, :, None].astype(float), 0))
         return np.where((self.positions >= 0)[..., None], r, 0)
 
+    def by_reader(self, parts: int = 3) -> np.ndarray:
+        """r q for every element that a block reads, in parts `[parts, units * .., B, nodes]`."""
+        units, blocks, own = self.selection.shape
+        r = np.take_along_axis(self.ratios(), self.selection[..., None], 2)[..., None]
+        q = self.q.reshape(units, self.q.shape[1], blocks, 1, -1).transpose(0, 2, 3, 1, 4)
+        y = q.astype(float) * r
+        return as_parts(y.reshape(units * blocks * own, *y.shape[3:]), parts)
+
     def theta(self, width: int) -> np.ndarray:
         """Weights by distinct element, zeros for those of others `[units, blocks, M, E, width]`."""
         units, blocks, elements = self.positions.shape
@@ -186,7 +194,7 @@ def forward(
 
 def element_flows(
     seed: int = 0, precision: str = "fp32", spread: float = 3.0, zeros=False, alone=False,
-    huge=False, **shape,
+    huge=False, by_reader=False, **shape,
 ) -> Case:  # fmt: skip
     """`huge`: sums of ratios are beyond float32, and what they are multiplied with may be 0."""
     rng = np.random.default_rng(seed)
@@ -211,8 +219,9 @@ def element_flows(
         return kernels.element_flows(*arrays[:-1], blocks, precision, arrays[-1])
 
     arrays = (
-        as_parts(made.p), made.shifts, made.block_shifts, made.q, as_parts(made.weights),
-        _by_step(made.rows), _by_step(made.readers()), as_array(starts), this_step(), before,
+        as_parts(made.p), made.shifts, made.block_shifts, made.by_reader() if by_reader else made.q,
+        as_parts(made.weights), _by_step(made.rows), _by_step(made.readers()), as_array(starts),
+        this_step(), before,
     )  # fmt: skip
     terms = 1 if alone else blocks * shape["nodes"]
     return Case(op, arrays, (expected,), tolerance(precision, terms), (False,))
@@ -220,7 +229,7 @@ def element_flows(
 
 def weight_gradient(
     seed: int = 0, precision: str = "fp32", spread: float = 3.0, tied=False, multiply=False,
-    alone=False, huge=False, **shape,
+    alone=False, huge=False, by_reader=False, **shape,
 ) -> Case:  # fmt: skip
     """`tied`: all units of all steps but the padding share a row. If not, each has its own."""
     rng = np.random.default_rng(seed)
@@ -252,8 +261,8 @@ def weight_gradient(
         return kernels.weight_gradient(*arrays[:-1], precision, arrays[-1])
 
     arrays = (
-        as_parts(made.p), made.shifts, made.block_shifts, made.q, made.selection,
-        as_array(made.readers()), as_array(copies), factors, rows,
+        as_parts(made.p), made.shifts, made.block_shifts, made.by_reader() if by_reader else made.q,
+        made.selection, as_array(made.readers()), as_array(copies), factors, rows,
     )  # fmt: skip
     terms = (1 if alone else batch) * (len(used) if tied else 1)
     return Case(op, arrays, (expected,), tolerance(precision, terms), (False,))

@@ -15,6 +15,7 @@ from tests.kernels.cases._base import (
     sum_of_parts,
     this_step,
     with_kept,
+    written,
 )
 
 
@@ -36,9 +37,10 @@ def _flow_tables(rng, shape, width: int, *, offsets: bool):
 
 
 def flow_ratio(
-    seed: int = 0, *, units=2, nodes=24, blocks=1, pieces=1, reads=3, batch=17, offsets=False,
-    keep=True, writes=True, parts=0,
+    seed: int = 0, *, units=2, nodes=24, blocks=1, own=0, pieces=1, reads=3, batch=17,
+    offsets=False, keep=True, writes=True, parts=0,
 ) -> Case:  # fmt: skip
+    """`own`: r q is kept for so many of a unit's elements by each block, in `parts`."""
     rng = np.random.default_rng(seed)
     size, starts, places = nodes // pieces, make_starts(2, units), make_places(rng, units)
     values = rng.normal(0, 20, (3 + STEPS * units, batch, nodes))
@@ -49,33 +51,49 @@ def flow_ratio(
     flows[:, :1] *= 0.1
     flows[0] = np.nan  # slot 0 is never read
     slots, offset = _flow_tables(rng, (STEPS, units, pieces, reads), size, offsets=offsets)
-    block_shifts = scales = None
+    block_shifts = scales = shifts = selection = None
     if blocks > 1:
         block_shifts = rng.normal(-500, 3, (STEPS * units, blocks, batch))
         scales = rng.normal(-500, 3, (len(values), batch))
-    kept = rng.integers(0, 256, (STEPS * units, batch, nodes)) if keep else None
-    kept = None if kept is None else as_array(kept.astype(np.float32))
-    values, flows, block_shifts, scales = as_arrays(values, flows, block_shifts, scales)
+    if own:
+        elements = own + 2
+        shifts = rng.normal(-500, 3, (STEPS * units * elements, batch))
+        choice = rng.permuted(np.tile(np.arange(elements), (STEPS * units * blocks, 1)), axis=1)
+        selection = np.sort(choice[:, :own]).reshape(STEPS, units, blocks, own)
+        unit = np.arange(STEPS * units).reshape(STEPS, units, 1, 1)
+        chosen = as_array(shifts)[unit * elements + selection]  # [STEPS, units, blocks, own, batch]
+        block_shifts = chosen.max(3).reshape(-1, blocks, batch)
+    values, flows, block_shifts, scales, shifts = as_arrays(
+        values, flows, block_shifts, scales, shifts
+    )
     f = _pulled(flows, slots[STEP], None if offset is None else offset[STEP], size)
     now = slice(starts[STEP], starts[STEP] + units)
+    of_step = slice(STEP * units, (STEP + 1) * units)
     v = values[now].astype(float)
     if block_shifts is not None and scales is not None:
-        most = block_shifts[STEP * units : (STEP + 1) * units].astype(float)
+        most = block_shifts[of_step].astype(float)
         v -= np.repeat((most - scales[now][:, None]).swapaxes(1, 2), nodes // blocks, 2)
     # Where s is denormal, q stays finite in float32.
     q = np.where((f > 0) & (v > -np.inf), f * np.exp(np.minimum(-v, 88.3)), 0)
+    count = STEPS * units * max(1, blocks * own)
+    kept = rng.integers(0, 256, (count, batch, nodes // blocks if own else nodes)) if keep else None
+    kept = None if kept is None else as_array(kept.astype(np.float32))
+    kept_now = None if kept is None else with_kept(kept, q, places[STEP]) if not own else None
+    if own and kept is not None and block_shifts is not None:
+        r = np.exp(chosen[STEP].astype(float) - block_shifts[of_step][:, :, None])
+        y = q.reshape(units, batch, blocks, 1, -1).transpose(0, 2, 3, 1, 4) * r[..., None]
+        kept_now = written(kept, y.reshape(-1, *kept.shape[1:]), STEP * units * blocks * own)
     arrays = (
-        values, flows, *as_arrays(slots, offset), block_shifts, scales, as_array(starts),
-        this_step(), as_array(places),
-        as_parts(kept, parts) if kept is not None and parts else kept,
+        values, flows, *as_arrays(slots, offset), block_shifts, scales,
+        (shifts, as_array(selection)) if own else None, as_array(starts), this_step(),
+        as_array(places), as_parts(kept, parts) if kept is not None and parts else kept,
     )  # fmt: skip
 
     def op(*arrays):
         q, kept = kernels.flow_ratio(*arrays[:-1], arrays[0], writes, arrays[-1])
         return q, sum_of_parts(kept) if parts else kept
 
-    expected = q if writes else None, None if kept is None else with_kept(kept, q, places[STEP])
-    return Case(op, arrays, expected, 2e-5, (False, False))
+    return Case(op, arrays, (q if writes else None, kept_now), 2e-5, (False, False))
 
 
 def leaf_counts(

@@ -160,7 +160,7 @@ def element_flows_kernel(
     p,  # [P_PARTS, elements of all steps, B, WIDTH]
     shifts,  # [elements of all steps, B]: m
     block_shifts,  # [units of all steps, BLOCKS, B]: M
-    q,  # [units of all steps, B, BLOCKS * SIZE]
+    q,  # [units of all steps, B, BLOCKS * SIZE]; if APART, r q [PARTS, units, BLOCKS, OWN, B, SIZE]
     weights,  # [parts, rows, BLOCKS, SIZE, OWN * WIDTH]
     rows,  # int32 [steps, units]
     readers,  # int32 [steps, units, elements, 1 + most]: how many, and block * OWN + place of each
@@ -170,6 +170,7 @@ def element_flows_kernel(
     stride,
     first_step,
     num_elements,  # of all steps
+    num_readers,  # of all steps, if APART
     num_rows,
     B,
     units,
@@ -179,6 +180,7 @@ def element_flows_kernel(
     SIZE: tl.constexpr,
     BLOCKS: tl.constexpr,
     OWN: tl.constexpr,
+    APART: tl.constexpr,
     READERS_ROOM: tl.constexpr,  # a power of two, not below most_readers
     WIDTH: tl.constexpr,
     P_PARTS: tl.constexpr,
@@ -213,6 +215,7 @@ def element_flows_kernel(
     place = element.to(tl.int64) * B + b
     p_size = tl.full([], num_elements, tl.int64) * B * WIDTH
     w_size = tl.full([], num_rows, tl.int64) * (BLOCKS * SIZE * OWN * WIDTH)
+    y_size = tl.full([], num_readers, tl.int64) * B * SIZE
     m = tl.load(shifts + place, mask=real, other=0.0)
     # Read before the loop: loads whose addresses were just loaded would not run ahead of it.
     number = tl.arange(0, READERS_ROOM)
@@ -223,14 +226,20 @@ def element_flows_kernel(
         block = reader // OWN
         i = (n % STEPS) * DEPTH + tl.arange(0, DEPTH)
         inside = i < SIZE
-        most = tl.load(
-            block_shifts + (entry * BLOCKS + block).to(tl.int64) * B + b, mask=real, other=0.0
-        )
-        y = tl.load(
-            q + ((entry.to(tl.int64) * B + b)[:, None] * BLOCKS + block) * SIZE + i[None, :],
-            mask=real[:, None] & inside[None, :], other=0.0,
-        )  # fmt: skip
-        y, y_middle, y_low = split(y * tl.exp(m - most)[:, None], PARTS)
+        if APART:
+            place_y = ((entry * (BLOCKS * OWN) + reader).to(tl.int64) * B + b)[:, None] * SIZE
+            y, y_middle, y_low = load_parts(
+                q, y_size, place_y + i[None, :], real[:, None] & inside[None, :], PARTS
+            )
+        else:
+            most = tl.load(
+                block_shifts + (entry * BLOCKS + block).to(tl.int64) * B + b, mask=real, other=0.0
+            )
+            y = tl.load(
+                q + ((entry.to(tl.int64) * B + b)[:, None] * BLOCKS + block) * SIZE + i[None, :],
+                mask=real[:, None] & inside[None, :], other=0.0,
+            )  # fmt: skip
+            y, y_middle, y_low = split(y * tl.exp(m - most)[:, None], PARTS)
         w, w_middle, w_low = load_parts(
             weights, w_size,
             (((row + block) * SIZE + i) * OWN + reader % OWN)[:, None] * WIDTH + j[None, :],
@@ -249,12 +258,13 @@ def weight_gradient_kernel(
     p,  # [parts, elements of all steps, B, WIDTH]
     shifts,  # [elements of all steps, B]: m
     block_shifts,  # [units of all steps, BLOCKS, B]: M
-    q,  # [units of all steps, B, BLOCKS * SIZE]
+    q,  # as element_flows_kernel takes it
     readers,  # int32 [units of all steps, elements, 1 + most], as element_flows_kernel takes them
     copies,  # int32 [rows, number]: the units that share a row of parameters; -1 for none
     factors,  # [.., BLOCKS, SIZE, OWN * WIDTH], if MULTIPLY
     rows,  # int32 [rows]: the factors of each row, if MULTIPLY
     num_elements,  # of all steps
+    num_readers,  # of all steps, if APART
     B,
     elements,
     most_readers,
@@ -264,6 +274,7 @@ def weight_gradient_kernel(
     SIZE: tl.constexpr,
     BLOCKS: tl.constexpr,
     OWN: tl.constexpr,
+    APART: tl.constexpr,
     WIDTH: tl.constexpr,
     MULTIPLY: tl.constexpr,
     PARTS: tl.constexpr,
@@ -299,6 +310,7 @@ def weight_gradient_kernel(
     reader = tl.load(readers + 1 + which, mask=inside, other=0)
     block = reader // OWN
     p_size = tl.full([], num_elements, tl.int64) * B * WIDTH
+    y_size = tl.full([], num_readers, tl.int64) * B * SIZE
     total = tl.zeros([ROWS, READERS * ROOM], tl.float32)
     for copy in range(number):
         unit = tl.load(copies + row * number + copy).to(tl.int64)
@@ -312,18 +324,24 @@ def weight_gradient_kernel(
                     real[None, :] & within[:, None], PARTS,
                 )  # fmt: skip
                 mask = real[:, None] & inside[None, :]
-                m = tl.load(shifts + element + b, mask=real, other=0.0)
-                most = tl.load(
-                    block_shifts + (unit * BLOCKS + block)[None, :] * B + b[:, None],
-                    mask=mask, other=0.0,
-                )  # fmt: skip
-                y = tl.load(
-                    q + (unit * B + b)[:, None] * (BLOCKS * SIZE) + (block * SIZE + i)[None, :],
-                    mask=mask, other=0.0,
-                )  # fmt: skip
-                # Of what is masked m - most is no ratio, and its exponential may be infinite.
-                y = tl.where(mask, y * tl.exp(m[:, None] - most), 0.0)
-                y, y_middle, y_low = split(y, PARTS)
+                if APART:
+                    place_y = (unit * (BLOCKS * OWN) + reader)[None, :] * B + b[:, None]
+                    y, y_middle, y_low = load_parts(
+                        q, y_size, place_y * SIZE + i[None, :], mask, PARTS
+                    )
+                else:
+                    m = tl.load(shifts + element + b, mask=real, other=0.0)
+                    most = tl.load(
+                        block_shifts + (unit * BLOCKS + block)[None, :] * B + b[:, None],
+                        mask=mask, other=0.0,
+                    )  # fmt: skip
+                    y = tl.load(
+                        q + (unit * B + b)[:, None] * (BLOCKS * SIZE) + (block * SIZE + i)[None, :],
+                        mask=mask, other=0.0,
+                    )  # fmt: skip
+                    # Of what is masked m - most is no ratio, its exponential perhaps infinite.
+                    y = tl.where(mask, y * tl.exp(m[:, None] - most), 0.0)
+                    y, y_middle, y_low = split(y, PARTS)
                 total = dot(x, x_middle, x_low, y, y_middle, y_low, total, PARTS, ROUNDED)
     mask = inside[None, :] & within[:, None]
     place = ((block * SIZE + i) * OWN + reader % OWN)[None, :] * WIDTH + j[:, None]

@@ -17,6 +17,8 @@ def flow_ratio_kernel(
     offsets,  # int32, the same shape
     block_shifts,  # [units of all steps, BLOCKS, B]: M, if BLOCKS > 1
     scales,  # [slots, B]: what the values are relative to, if BLOCKS > 1
+    shifts,  # [elements of all steps, B]: m, if OWN
+    selection,  # int32 [steps, units, BLOCKS, OWN]: which of the unit's elements a block reads
     starts,  # int32 [steps]: the slot of the first unit
     counter,  # int32 [1]: which step this is, see `step_number`
     places,  # int32 [steps, units]: where in kept a unit goes; -1 for nowhere
@@ -27,11 +29,15 @@ def flow_ratio_kernel(
     B,
     units,
     reads,
+    elements,  # of a unit, if OWN
     num_places,  # of kept
     q,  # [units, B, NODES], if WRITE
-    kept,  # [places, B, NODES], if KEEP; with PARTS, [PARTS, places, B, NODES]
+    # With KEEP [places, B, NODES]; with PARTS [PARTS, places, B, NODES]; with OWN
+    # [PARTS, units of all steps, BLOCKS, OWN, B, NODES / BLOCKS].
+    kept,
     NODES: tl.constexpr,
     BLOCKS: tl.constexpr,
+    OWN: tl.constexpr,  # elements that a block reads, if r q is kept for each of them; 0 if q is
     PIECES: tl.constexpr,
     WIDTH: tl.constexpr,
     CHUNK: tl.constexpr,
@@ -42,7 +48,7 @@ def flow_ratio_kernel(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """q = f / s, 0 where f or s is.
+    """q = f / s, 0 where f or s is; or r q for every element that a block reads, r = exp(m - M).
 
     Grid: units * PIECES * tiles of ROWS samples * tiles of COLUMNS nodes of a piece.
     """
@@ -75,7 +81,19 @@ def flow_ratio_kernel(
     if WRITE:
         now = (unit.to(tl.int64) * B + b)[:, None] * NODES + node[None, :]
         tl.store(q + now, ratio, mask=mask)
-    if KEEP:
+    if OWN > 0:
+        size = tl.full([], num_places, tl.int64) * B * (NODES // BLOCKS)
+        column = node % (NODES // BLOCKS)
+        for own in range(OWN):
+            reader = block * OWN + own
+            c = tl.load(selection + reader, mask=j < SIZE, other=0)
+            element = ((r * units + unit) * elements + c).to(tl.int64)
+            m = tl.load(shifts + element[None, :] * B + b[:, None], mask=mask, other=0.0)
+            # Of what is masked m - most is no ratio, and its exponential may be infinite.
+            y = tl.where(mask, ratio * tl.exp(m - most), 0.0)
+            out = (reader[None, :] * B + b[:, None]) * (NODES // BLOCKS) + column[None, :]
+            store_parts(kept, size, out, y, mask, PARTS)
+    elif KEEP:
         place = tl.load(places + r * units + unit)
         out = (place.to(tl.int64) * B + b)[:, None] * NODES + node[None, :]
         mask = mask & (place >= 0)
