@@ -69,6 +69,20 @@ def picking() -> CircuitNodes:
     return juice.summate(juice.multiply(last), num_nodes=1)
 
 
+def picking_wide() -> CircuitNodes:
+    """Blocks of more nodes than their unit's elements have, so that r q would be more than p."""
+    products = [
+        juice.multiply(*(juice.inputs(v, num_nodes=4, dist=Categorical(3)) for v in range(2)))
+        for _ in range(3)
+    ]
+    size = products[0].num_node_blocks
+    picks = np.array([(k % 3, (k + 1) % 3) for k in range(8)])
+    picks = (picks[..., None] * size + np.arange(size)).reshape(8, -1)
+    edges = np.stack([np.repeat(np.arange(8), picks.shape[1]), picks.reshape(-1)])
+    last = juice.summate(*products, num_nodes=16, block_size=2, edge_ids=edges)
+    return juice.summate(juice.multiply(last), num_nodes=1)
+
+
 STRUCTURES: dict[str, Any] = {
     "tied HMM": hmm,
     "HMM": lambda: hmm(False),
@@ -76,6 +90,7 @@ STRUCTURES: dict[str, Any] = {
     "PD": pd,
     "padded tree": padded_tree,
     "picking": picking,
+    "picking wide": picking_wide,
     "RAT-SPN": rat_spn,
 }
 

@@ -49,6 +49,25 @@ def tree(num_vars: int, num_latents: int, seed: int) -> CircuitNodes:
     return built[0]
 
 
+def bushy_chains(num_blocks: int = 1) -> CircuitNodes:
+    """Two chains of products of two factors and, every third, of eight: their sums share steps."""
+    size, variable, chains = 2 * num_blocks, 0, []
+    for shift in range(2):
+        last = None
+        for k in range(12):
+            count = 7 if (k + shift) % 3 == 0 else 1
+            leaves = [
+                juice.inputs(variable + i, num_nodes=size, block_size=2, dist=BINARY)
+                for i in range(count)
+            ]
+            variable += count
+            product = juice.multiply(*leaves, *([] if last is None else [last]))
+            edges = np.tile(np.arange(num_blocks), (2, 1))
+            last = juice.summate(product, num_nodes=size, block_size=2, edge_ids=edges)
+        chains.append(last)
+    return juice.summate(juice.multiply(*chains), num_nodes=1)
+
+
 def picking_chains() -> CircuitNodes:
     """Chains whose sums read four of six products a block.
 
@@ -117,6 +136,8 @@ STRUCTURES: dict[str, Any] = {
     ),
     "picking chains": picking_chains,
     "padded tree": lambda: tree(40, 3, 0),
+    "several arities": bushy_chains,
+    "several arities of blocks": lambda: bushy_chains(2),
 }
 
 
@@ -253,7 +274,10 @@ def test_top_down_flows(name: str) -> None:
                 )
 
 
-@pytest.mark.parametrize("name", [n for n in STRUCTURES if n != "padded tree"])
+MANY_VARIABLES = "padded tree", "several arities", "several arities of blocks"
+
+
+@pytest.mark.parametrize("name", [n for n in STRUCTURES if n not in MANY_VARIABLES])
 @pytest.mark.parametrize("dtype", ("float32", "float64"))
 def test_probabilities_sum_to_one(name: str, dtype: str) -> None:
     root = STRUCTURES[name]()

@@ -16,6 +16,8 @@ import jaxjuice as juice
 from jaxjuice.distributions import Categorical, Gaussian
 from jaxjuice.ops import kernels
 from jaxjuice.passes import _fused, is_fusable
+from jaxjuice.passes._fused_layers import keeps_apart
+from jaxjuice.passes._lookup import Lookup, ValueSlots
 from tests import oracle
 from tests.circuit.test_against_oracle import picking_chains, random_case
 from tests.fused import STRUCTURES, check, data_of, multiply_in_parts
@@ -61,6 +63,37 @@ def test_structures_in_parts(name: str, monkeypatch: pytest.MonkeyPatch) -> None
     large = [layer for layer in pc.plan(17).layers if layer.num_nodes > 1]
     assert {layer.runs_on for layer in large} == {"Triton, 6 and 6"}
     check(pc, data_of(pc, 17), gradient=name in ("tied HMM", "padded tree"), alone=True)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("count", range(1, 12))
+def test_steps_of_a_loop(count: int, reverse: bool) -> None:
+    def step(carry, i):
+        found, n = carry
+        return found.at[n].set(i.number), n + 1
+
+    start = jnp.zeros(count, jnp.int32), jnp.int32(0)
+    found, _ = _fused._run_steps(step, start, count, reverse=reverse)
+    assert found.tolist() == list(range(count))[:: -1 if reverse else 1]
+
+
+def test_what_elements_get_is_kept_where_it_is_no_more_than_they_are() -> None:
+    for name, wanted in (("picking", True), ("PD", True), ("picking wide", False)):
+        stages = compiled(STRUCTURES[name]()).program.stages
+        layers = [layer for stage in stages for layer in stage if layer.num_blocks > 1]
+        assert layers and {keeps_apart(layer) for layer in layers} == {wanted}
+
+
+@pytest.mark.parametrize(("batch", "wanted"), [(3, False), (4, True)])
+def test_tables_that_are_read_often_are_read_as_logarithms(batch: int, wanted: bool) -> None:
+    """Three repetitions read each leaf: 3 x batch values of its 3 categories."""
+    pc = compiled(STRUCTURES["RAT-SPN"]())
+    (leaf,) = pc.program.leaves
+    table = jnp.full((leaf.num_params, 3, leaf.num_nodes), 0.5)
+    rows = jnp.zeros((leaf.num_leaves, batch), jnp.int32)
+    found, logs, _ = ValueSlots.of(pc.program, [Lookup(table, rows)]).table(leaf.num_nodes)
+    assert found is not None and logs is wanted
+    np.testing.assert_allclose(found, np.log(0.5) if wanted else 0.5)
 
 
 def test_units_too_large_for_32_bits_are_left_to_xla() -> None:

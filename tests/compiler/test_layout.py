@@ -18,6 +18,7 @@ from jaxjuice.nodes import (
     summate,
 )
 from jaxjuice.structures import HMM, PD
+from tests.circuit.test_against_oracle import bushy_chains
 
 COIN = Categorical(num_cats=2)
 
@@ -269,6 +270,33 @@ def test_padding_reads_and_writes_in_range():
             assert last <= program.value_slots[layer.num_nodes]
             last = layer.flow_start.max() + layer.quota * layer.num_elements
             assert last <= program.flow_slots[layer.width]
+
+
+@pytest.mark.parametrize("num_blocks", [1, 2])
+def test_entries_of_units_that_read_more_come_first(num_blocks):
+    program = build_program(bushy_chains(num_blocks))
+    differ = 0
+    for layer in (layer for stage in program.stages for layer in stage):
+        for table in layer.children.values():
+            reads = (table.slots > 0).any(2)  # [R, quota, n]
+            for j, count in enumerate(table.entries[1:], 1):
+                last = max(np.flatnonzero(step[:, j])[-1] for step in reads if step[:, j].any())
+                assert last < count <= min(2 * (last + 1), layer.quota)
+            differ += len(set(table.entries)) > 1
+    assert differ, "units of several arities share a layer"
+    assert len(program.stages[0]) == 1
+
+
+def test_rows_of_padding_exist():
+    for seed in range(8):
+        program = build_program(random_root(seed) if seed else bushy_chains())
+        for layer in (layer for stage in program.stages for layer in stage):
+            rows = layer.weights.rows
+            assert (
+                rows.min() >= 0 and rows.max() < program.sum_groups[layer.weights.group].num_params
+            )
+            if layer.weights.kind == "slice":
+                np.testing.assert_array_equal(rows, rows[:, :1] + np.arange(layer.quota))
 
 
 def test_the_table_has_a_line_a_layer():

@@ -135,3 +135,27 @@ def test_stages_of_equal_quotas_are_not_cut():
 def test_schedules_are_reproducible():
     graph = random_dag(1)
     assert schedule(*graph) == schedule(*graph)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_classes_of_a_family_share_places(seed):
+    _, dependencies, _ = random_tree(seed, 300)
+    # One in ten reads more.
+    classes = (np.random.default_rng(seed).random(len(dependencies)) < 0.1).astype(int).tolist()
+    work = [1.0, 1.3]
+    stages = schedule(classes, dependencies, work, [0, 0])
+    check(stages, [0] * len(classes), dependencies)
+    apart = schedule(classes, dependencies, work)
+    check(apart, classes, dependencies)
+    assert sum(len(stage.quota) for stage in stages) < sum(len(stage.quota) for stage in apart)
+
+
+def test_quotas_are_multiples_of_what_runs_at_a_time():
+    classes, dependencies, work = random_tree(0, 456)
+    stages = schedule(classes, dependencies, work, grains=[4])
+    check(stages, classes, dependencies)
+    assert padding(stages, classes, work) <= 1.25
+    widest = max(stages, key=lambda stage: stage.quota[0] * len(stage.steps))
+    assert widest.quota[0] % 4 == 0
+    plain = max(schedule(classes, dependencies, work), key=lambda stage: len(stage.steps))
+    assert plain.quota[0] % 4, "or this test shows nothing"

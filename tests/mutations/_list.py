@@ -105,8 +105,55 @@ KERNELS = [
         "tl.exp(tl.minimum(-v, LARGEST_EXPONENT))", "tl.exp(-v)", _interpreted("flow_ratio-small"),
     ),
     Mutation(
+        "neighbours have the same elements", _CHILDREN,
+        "tl.program_id(0) // groups if BY_SAMPLE", "tl.program_id(0) % groups if BY_SAMPLE",
+        _interpreted("exponentiate-by-sample"),
+    ),
+    Mutation(
+        "logarithms of logarithms", _CHILDREN,
+        "found if LOGS else fast_log(found)", "fast_log(found)", _interpreted("exponentiate-logs"),
+    ),
+    Mutation(
+        "four factors are all", _CHILDREN,
+        "if tl.load(slots + first) != 0:", "if first == 0:",
+        _interpreted("exponentiate-many-factors"),
+    ),
+    Mutation(
+        "every step of a loop is its first", _ARITHMETIC,
+        "tl.load(counter) * stride + (first - 2)", "stride * 0 + (first - 2)",
+        _interpreted("exponentiate-small"),
+    ),
+    Mutation(
+        "a unit is shifted by its last blocks", _BLOCKS,
+        "scale = tl.maximum(scale, tl.max(most, axis=0))", "scale = tl.max(most, axis=0)",
+        _interpreted("block_shifts-many-blocks"),
+    ),
+    Mutation(
+        "readers of all units are those of the first", _BLOCKS,
+        "(entry * (BLOCKS * OWN) + reader)", "reader", _interpreted("element_flows-by-reader"),
+    ),
+    Mutation(
+        "gradients of all units are those of the first", _BLOCKS,
+        "(unit * (BLOCKS * OWN) + reader)", "(unit * 0 + reader)",
+        _interpreted("weight_gradient-by-reader"),
+    ),
+    Mutation(
+        "rows are as far apart as columns", _DENSE,
+        "out + start + j[None, :] * M", "out + start + j[None, :] * N",
+        _interpreted("transpose-everyday"),
+    ),
+    Mutation(
         "corrections the wrong way", _FLOWS,
-        "v -= tl.load(corrections", "v += tl.load(corrections", _interpreted("flow_ratio-blocks"),
+        "v -= most - scale[:, None]", "v += most - scale[:, None]",
+        _interpreted("flow_ratio-blocks"),
+    ),
+    Mutation(
+        "all elements of a block get the flows of its first", _FLOWS,
+        "reader = block * OWN + own", "reader = block * OWN", _interpreted("flow_ratio-apart"),
+    ),
+    Mutation(
+        "what an element gets is not relative to it", _FLOWS,
+        "ratio * tl.exp(m - most), 0.0)", "ratio, 0.0)", _interpreted("flow_ratio-apart"),
     ),
     Mutation(
         "nodes of a block lie apart", _FLOWS,
@@ -279,6 +326,9 @@ _WALK = "passes/_walk.py"
 _FUSED = "passes/_fused.py"
 _FUSED_LAYERS = "passes/_fused_layers.py"
 _LOOKUP = "passes/_lookup.py"
+_REFERENCE = "ops/kernels/_reference.py"
+_LAYOUT = "compiler/_layout.py"
+_COMPILED_LAYER = "compiler/_layer.py"
 
 
 def _in(path: str, words: str = "") -> tuple[str, ...]:
@@ -422,13 +472,41 @@ XLA = [
         _in(_PASSES, "in_parts and tied"),
     ),
     Mutation(
-        "a block is shifted by the least of its elements", _FUSED,
+        "a block is shifted by the least of its elements", _REFERENCE,
         "+ selection].max(2)", "+ selection].min(2)", _in(_PASSES, "drowned"),
     ),
     Mutation(
-        "corrections the wrong way", _FUSED,
-        "corrections = block_shifts - block_shifts.max(1)[:, None]",
-        "corrections = block_shifts.max(1)[:, None] - block_shifts",
+        "corrections the wrong way", _REFERENCE,
+        "v = v - jnp.repeat(correction", "v = v + jnp.repeat(correction",
         _in(_PASSES, "test_small_batches and 1 and picking"),
+    ),
+    Mutation(
+        "steps of a loop run in the order of those of the pass forward", _FUSED,
+        "last, sign = count - 1, -1 if reverse else 1", "last, sign = count - 1, 1",
+        _in(_PASSES, "steps_of_a_loop"),
+    ),
+    Mutation(
+        "r q is kept however much it is", _FUSED_LAYERS,
+        "of_readers <= layer.num_elements * layer.width", "of_readers > 0",
+        _in(_PASSES, "no_more_than"),
+    ),
+    Mutation(
+        "logarithms are taken of tables that are read once", _LOOKUP,
+        ">= 4 * table.size", ">= 0", _in(_PASSES, "as_logarithms"),
+    ),
+    Mutation(
+        "places of all steps are read as far as those of the first", _LAYOUT,
+        "(real.any((0, 2)) * places).max(0)", "(real[:1].any((0, 2)) * places).max(0)",
+        _in("tests/compiler/test_layout.py", "entries"),
+    ),
+    Mutation(
+        "full steps come first", _COMPILED_LAYER,
+        "key=lambda step: len(step) == self.quota", "key=lambda step: len(step) != self.quota",
+        _in("tests/compiler/test_layout.py"),
+    ),
+    Mutation(
+        "reads of several blocks end where those of one do", _WALK,
+        "n * (len(slots) // places) for n", "n for n",
+        _in("tests/circuit/test_against_oracle.py", "arities"),
     ),
 ]  # fmt: skip

@@ -1,5 +1,7 @@
 """Reads of runs of nodes from arrays of slots, against numpy."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -36,6 +38,18 @@ def test_read_runs(reads, width, dtype):
         )
         assert got.dtype == dtype and got.shape == (3, BATCH, 2, width)
         np.testing.assert_array_equal(got, wanted_runs(array, slots, offsets, width))
+
+
+@pytest.mark.parametrize("entries", [(3, 3, 2), (3, 1, 1), (3, *[2] * 20, *[1] * 18)])
+def test_reads_of_the_first_entries_alone(entries):
+    rng = np.random.default_rng(0)
+    array = rng.integers(-9, 9, (SLOTS, BATCH, NODES)).astype(np.float32)
+    slots = rng.integers(0, SLOTS, (3, 2, len(entries))).astype(np.int32)
+    got = jax.jit(partial(read_runs, offsets=None, width=NODES, entries=entries))(array, slots)
+    for j, count in enumerate(entries):
+        slots[count:, :, j] = SLOTS  # nothing
+    padded = np.concatenate([array, np.zeros_like(array[:1])])
+    np.testing.assert_array_equal(got, wanted_runs(padded, slots, None, NODES))
 
 
 def test_only_many_reads_are_a_loop():

@@ -18,6 +18,9 @@ from jaxjuice.ops.kernels._parts import product_of, products
 from jaxjuice.ops.kernels._step import Step
 from jaxjuice.ops.kernels._tiles import dense_gradient_tile, dense_tile
 
+# Nodes and children of a product that takes longer than a copy of one of its operands.
+_WORTH_A_COPY = 128
+
 
 def dense_forward(
     p: Array,
@@ -104,8 +107,7 @@ def dense_backward(
         tile = dense_tile(units, batch, children, nodes, parts)
         tiles = -(-batch // tile.rows) * -(-children // tile.columns)
         return _launch.launch(
-            dense_backward_kernel, *arrays, num_places, weights.shape[1], batch, units,
-            children // width,
+            dense_backward_kernel, *arrays, num_places, weights.shape[1], batch, units, children,
             out=jax.ShapeDtypeStruct(flows.shape, jnp.float32), aliases={7: 0},
             grid=(units * tiles,), num_warps=tile.warps, num_stages=tile.stages,
             NODES=nodes, WIDTH=width, P_PARTS=p_parts, PARTS=parts,
@@ -180,10 +182,10 @@ def gradient_by_xla(
     Returns:
         `[X, M, N]`.
     """
-    axis = 1
-    if algorithm(precision, "backward", num_samples) == lax.DotAlgorithmPreset.TF32_TF32_F32:
-        # cuBLAS is 1.6 times as fast if an operand ends with the axis that is summed over, which
-        # pays for the copy.
+    preset, axis = algorithm(precision, "backward", num_samples), 1
+    large = min(q.shape[2], p.shape[2]) >= _WORTH_A_COPY
+    if large and preset == lax.DotAlgorithmPreset.TF32_TF32_F32:
+        # cuBLAS is 1.6 times as fast if an operand ends with the axis that is summed over.
         q, axis = transpose(q, implementation), 2
     return finite(
         dot(

@@ -118,7 +118,8 @@ def weight_gradient(
 def _by_reader(q, blocks: int, own: int) -> Array:
     """What multiplies each element that a block reads, `[units, blocks, own, B, size]`."""
     if q.ndim == 4:
-        return join(q).reshape(-1, blocks, own, *q.shape[2:])
+        units = q.shape[1] // (blocks * own)
+        return join(q).reshape(units, blocks, own, *q.shape[2:])
     units, batch, nodes = q.shape
     q = q.reshape(units, batch, blocks, 1, nodes // blocks).transpose(0, 2, 3, 1, 4)
     return jnp.broadcast_to(q, (units, blocks, own, batch, nodes // blocks))

@@ -13,7 +13,7 @@ from tests.kernels.interpreter import call
 
 
 @pytest.mark.parametrize("in_parts", [False, True])
-@pytest.mark.parametrize("name", ["tied HMM", "padded tree", "picking"])
+@pytest.mark.parametrize("name", ["tied HMM", "padded tree", "picking", "picking wide"])
 def test_circuit(name: str, in_parts: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if in_parts:
         multiply_in_parts(monkeypatch)

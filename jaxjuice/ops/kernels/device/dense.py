@@ -121,10 +121,10 @@ def dense_backward_kernel(
     num_rows,
     B,
     units,
-    elements,
+    children,
     flows,  # [slots, B, WIDTH]
     NODES: tl.constexpr,
-    WIDTH: tl.constexpr,
+    WIDTH: tl.constexpr,  # children are a multiple of it
     P_PARTS: tl.constexpr,
     PARTS: tl.constexpr,
     ROUNDED: tl.constexpr,
@@ -136,6 +136,7 @@ def dense_backward_kernel(
 
     Grid: units * tiles of COLUMNS children * tiles of ROWS samples. Nothing is written for padding.
     """
+    elements = children // WIDTH
     CHILDREN = elements * WIDTH
     row_tiles = tl.cdiv(B, ROWS)
     tiles = row_tiles * ((CHILDREN + COLUMNS - 1) // COLUMNS)
