@@ -141,7 +141,7 @@ def _layer_weights(
     return (parts if in_parts else weights)[layer.weights.group]
 
 
-def _run_steps(step: Callable, carry, count: int, *, reverse: bool = False):
+def _run_steps(step: Callable, carry: Any, count: int, *, reverse: bool = False) -> Any:
     """`step(carry, Step)` for every step.
 
     Not a scan: it would hand slices of tables to the kernels and copy their outputs, in kernels of
