@@ -50,12 +50,16 @@ def tree(num_vars: int, num_latents: int, seed: int) -> CircuitNodes:
 
 
 def bushy_chains(num_blocks: int = 1) -> CircuitNodes:
-    """Two chains of products of two factors and, every third, of eight: their sums share steps."""
+    """Chains of products of two factors and, here and there, of eight: their sums share steps.
+
+    The first step has none of eight, and many have padding.
+    """
+    rng = np.random.default_rng(0)
     size, variable, chains = 2 * num_blocks, 0, []
-    for shift in range(2):
+    for length in (14, 11, 9, 7, 5):
         last = None
-        for k in range(12):
-            count = 7 if (k + shift) % 3 == 0 else 1
+        for k in range(length):
+            count = 7 if k and rng.random() < 0.25 else 1
             leaves = [
                 juice.inputs(variable + i, num_nodes=size, block_size=2, dist=BINARY)
                 for i in range(count)

@@ -502,7 +502,7 @@ XLA = [
     Mutation(
         "full steps come first", _COMPILED_LAYER,
         "key=lambda step: len(step) == self.quota", "key=lambda step: len(step) != self.quota",
-        _in("tests/compiler/test_layout.py"),
+        _in("tests/circuit/test_against_oracle.py", "test_structures and arities"),
     ),
     Mutation(
         "reads of several blocks end where those of one do", _WALK,
