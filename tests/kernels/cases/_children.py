@@ -82,6 +82,7 @@ def _children(
         slots[STEP, 0, 0, 0], slots[STEP, -1, -1, 0] = -1, -2
     if factors > 1:
         last = rng.integers(0, factors, (*slots.shape[:3], 1))
+        last[:, 0, 0] = factors - 1
         slots = np.where(np.arange(factors) > last, 0, slots)
     starts = rng.integers(0, width + 1, slots.shape) if offsets else None
     return _Children(*as_arrays(values, scales, table, rows, slots, starts))
