@@ -38,6 +38,11 @@ Callback = Callable[[EpochRecord, Any], Any]
 Source = ArraySource | StreamSource
 
 
+# Of checkpoints. They hold arrays as a program lays them out: another order of rows is another
+# format, for it would be read without a word.
+_FORMAT = 2
+
+
 def fit(
     pc: Circuit,
     params: Any,
@@ -316,7 +321,7 @@ class _Run:
     def save(self, checkpoints: Checkpoints) -> None:
         """Writes a checkpoint of this epoch."""
         info = {
-            "format": 1,
+            "format": _FORMAT,
             "run": self._identity(),
             "epoch": self.epoch,
             "best_epoch": self.best_epoch,
@@ -329,10 +334,10 @@ class _Run:
 
     def _restore(self, checkpoints: Checkpoints) -> None:
         info = checkpoints.read_info()
-        if info.get("format") != 1:
+        if info.get("format") != _FORMAT:
             raise TrainingError(
                 f"The checkpoint has format {info.get('format')!r}, and this version of jaxjuice "
-                "reads format 1."
+                f"reads format {_FORMAT}."
             )
         for name, value in self._identity().items():
             if info["run"].get(name) != value:

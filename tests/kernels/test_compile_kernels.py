@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 from jaxjuice.ops.kernels import _launch
+from tests.kernels import cases
 from tests.kernels.compile import CAPABILITIES, Compiled, compile_call
 from tests.kernels.suite import CASES, DENSE, PRODUCTS
 
@@ -58,7 +59,6 @@ def compiled(monkeypatch: pytest.MonkeyPatch, capability: int) -> list[Compiled]
     [
         *((c, 2, mode) for c in CAPABILITIES for mode in ("bf16", "fp32")),
         (90, 2, "tf32"),
-        (90, 160, "tf32"),
         (90, 40, "bf16x3"),
         (90, 40, "fp32"),
     ],
@@ -73,6 +73,15 @@ def test_products(
     assert all(name.startswith(KIND[capability]) for name in kernel.products)
     assert kernel.fits, f"{kernel.shared} bytes of shared memory"
     assert kernel.spills <= 64, kernel.spills
+
+
+@pytest.mark.parametrize("capability", [90])
+def test_large_gradients(capability: int, compiled: list[Compiled]) -> None:
+    """Of enough products to fill the GPU with tiles twice as large."""
+    cases.dense_gradient(precision="tf32", units=160, **SHAPES["dense_gradient"]).run("triton")
+    (kernel,) = compiled
+    assert any(".m64n256k16." in name for name in kernel.products)
+    assert kernel.fits and kernel.spills <= 64, (kernel.shared, kernel.spills)
 
 
 @pytest.mark.parametrize("name", OTHERS)

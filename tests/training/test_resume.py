@@ -11,6 +11,7 @@ import pytest
 from small_circuits import categorical_data, chain, initial, mixture
 
 import jaxjuice as juice
+from jaxjuice.training import _fit as _fit_module
 
 
 class Interrupted(Exception):
@@ -125,6 +126,15 @@ def test_checkpoints_are_not_overwritten_by_chance(tmp_path):
     _fit(tx, epochs=1, checkpoint_dir=tmp_path)
     with pytest.raises(juice.TrainingError, match="resume=True"):
         _fit(tx, epochs=1, checkpoint_dir=tmp_path)
+
+
+def test_a_checkpoint_of_another_format_is_refused(tmp_path, monkeypatch):
+    tx = _optimizers()["em"]
+    monkeypatch.setattr(_fit_module, "_FORMAT", 1)  # rows of parameters in another order
+    _fit(tx, epochs=1, checkpoint_dir=tmp_path)
+    monkeypatch.undo()
+    with pytest.raises(juice.TrainingError, match=r"has format 1, .* reads format 2"):
+        _fit(tx, checkpoint_dir=tmp_path, resume=True)
 
 
 def test_a_checkpoint_of_another_run_is_refused(tmp_path):
