@@ -286,7 +286,7 @@ def backward(
         d LL / d theta by group, and the flows of each leaf layer: `[V, B, K]`, or `LookupFlows`.
     """
     program = walk.program
-    places = ValueSlots.of(program, leaves)
+    places = ValueSlots.of(program, leaves, reads=False)
     root_flows = jnp.where(lls > -jnp.inf, root_flows, jnp.zeros_like(root_flows))
     empty = Empty(walk, 1_000_000)  # far from the labels of the pass forward
     flows = _start_flows(walk.program, values, root_flows, empty)

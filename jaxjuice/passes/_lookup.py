@@ -52,7 +52,10 @@ class ValueSlots:
     lookup: dict[int, tuple[Array, bool, Array]]
 
     @staticmethod
-    def of(program: Program, leaves: Sequence[Array | Lookup]) -> "ValueSlots":
+    def of(
+        program: Program, leaves: Sequence[Array | Lookup], *, reads: bool = True
+    ) -> "ValueSlots":
+        """Of `leaves`, whose tables are prepared only if they are to be read."""
         looked_up, lookup = {}, {}
         for leaf, value in zip(program.leaves, leaves, strict=True):
             if not isinstance(value, Lookup):
@@ -65,7 +68,7 @@ class ValueSlots:
             looked_up[leaf.num_nodes] = leaf.value_start, leaf.num_leaves
             # The logarithm of a number costs as much as a dozen loads: it is taken once, if many
             # are read. A fixed rule.
-            logs = _numbers_read(program, leaf) * rows.shape[1] >= 4 * table.size
+            logs = reads and _numbers_read(program, leaf) * rows.shape[1] >= 4 * table.size
             table = lax.optimization_barrier(jnp.log(table)) if logs else table
             lookup[leaf.num_nodes] = table, logs, rows
         return ValueSlots(looked_up, lookup)

@@ -16,7 +16,7 @@ import jaxjuice as juice
 from jaxjuice.distributions import Categorical, Gaussian
 from jaxjuice.ops import kernels
 from jaxjuice.passes import _fused, is_fusable
-from jaxjuice.passes._fused_layers import keeps_apart
+from jaxjuice.passes._fused_layers import keeps_apart, shares_children
 from jaxjuice.passes._lookup import Lookup, ValueSlots
 from tests import oracle
 from tests.circuit.test_against_oracle import picking_chains, random_case
@@ -82,6 +82,13 @@ def test_what_elements_get_is_kept_where_it_is_no_more_than_they_are() -> None:
         stages = compiled(STRUCTURES[name]()).program.stages
         layers = [layer for stage in stages for layer in stage if layer.num_blocks > 1]
         assert layers and {keeps_apart(layer) for layer in layers} == {wanted}
+
+
+def test_elements_that_share_children_are_told() -> None:
+    """The regions of a PD are parts of many others, and of one in the end."""
+    stages = compiled(STRUCTURES["PD"]()).program.stages
+    found = [shares_children(layer) for stage in stages for layer in stage]
+    assert found[0] is True and found[-1] is False
 
 
 @pytest.mark.parametrize(("batch", "wanted"), [(3, False), (4, True)])

@@ -109,9 +109,8 @@ def weight_gradient(
     real = (copies >= 0)[..., None, None, None, None]
     index = jnp.maximum(copies, 0)
     x, y = (jnp.where(real, a[index], 0.0) for a in (x, y))  # [rows, copies, blocks, own, B, ...]
-    out = product(
-        y, x, ((1, 4), (1, 4)), ((0, 2, 3), (0, 2, 3))
-    )  # [rows, blocks, own, size, width]
+    # [rows, blocks, own, size, width]
+    out = product(y, x, ((1, 4), (1, 4)), ((0, 2, 3), (0, 2, 3)))
     return finite(out.swapaxes(2, 3)).reshape(len(copies), -1, own * width)
 
 
