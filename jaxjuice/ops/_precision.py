@@ -86,7 +86,13 @@ def dot(
     role: Role,
     num_samples: int,
 ) -> jax.Array:
-    """`lax.dot_general` in the precision of a mode, accumulated in the operands' own type."""
+    """`lax.dot_general` in the precision of a mode, accumulated in the operands' own type.
+
+    Where nothing is summed (a sum layer of one node, say), nothing is rounded either, in any mode:
+    for XLA's dots would try out cuBLAS's configurations at it.
+    """
+    if all(a.shape[axis] == 1 for axis in contract[0]):
+        return _outer(a, b, contract, batch)
 
     def product(chosen):
         return lambda a, b: lax.dot_general(
@@ -98,3 +104,24 @@ def dot(
     if preset is None:
         return exact(a, b)
     return lax.platform_dependent(a, b, cuda=product(preset), default=exact)
+
+
+def _outer(
+    a: jax.Array,
+    b: jax.Array,
+    contract: tuple[tuple[int, ...], tuple[int, ...]],
+    batch: tuple[tuple[int, ...], tuple[int, ...]],
+) -> jax.Array:
+    """`lax.dot_general` over axes of size 1."""
+    free_a, free_b = (
+        tuple(i for i in range(x.ndim) if i not in (*c, *s))
+        for x, c, s in zip((a, b), contract, batch, strict=True)
+    )
+    # Both become [batch, free of a, free of b], of size 1 where they have no such axis.
+    a = a.transpose(*batch[0], *free_a, *contract[0]).reshape(
+        *(a.shape[i] for i in (*batch[0], *free_a)), *(1 for _ in free_b)
+    )
+    b = b.transpose(*batch[1], *free_b, *contract[1]).reshape(
+        *(b.shape[i] for i in batch[1]), *(1 for _ in free_a), *(b.shape[i] for i in free_b)
+    )
+    return a * b

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from jaxjuice.ops.kernels import _compilation, _launch, _worker
+from jaxjuice.ops.kernels import _assembly, _compilation, _launch, _worker
 from jaxjuice.ops.kernels._compilation import Pool, compiled_elsewhere, describe
 from tests.kernels.compile import compile_call
 from tests.kernels.suite import CASES
@@ -104,14 +105,14 @@ def test_what_is_traced_is_what_is_lowered(requested) -> None:
         get_or_create_triton_kernel=lambda *a, **k: pytest.fail("compiled here"),
         triton_kernel_call_lib=SimpleNamespace(TritonKernel=lambda *a: made.append(a) or "kernel"),
     )
-    answer = {"name": "n", "shared": 7, "ptx": "p", "ttir": "t"}
+    answer = {"name": "n", "shared": 7, "ptx": "p"}
     _compilation.POOL.answer = lambda asked: answer if asked == text else None
     get_or_create = compiled_elsewhere(library, 90)
     positional, keywords = _lowered(call)
     for _ in range(2):
         kernel, attributes = get_or_create(*positional, **keywords)
         assert kernel == "kernel"
-    assert made == [("n", keywords["num_warps"], 1, 7, "p", "t", 90)]
+    assert made == [("n", keywords["num_warps"], 1, 7, "p", "", 90)]
     aligned = [["tt.divisibility", 16]]
     assert attributes == {
         (i,): aligned if t.startswith("*") else [] for i, t in enumerate(positional[3])
@@ -177,7 +178,6 @@ def test_a_worker_compiles_what_triton_does(
     assert answer["ptx"] == wanted.ptx
     assert answer["shared"] == wanted.shared
     assert f".entry {answer['name']}(" in answer["ptx"].replace("\n", "")
-    assert "tt.func" in answer["ttir"]
     assert [path.name for path in tmp_path.iterdir()] == ["jaxjuice"]
 
 
@@ -193,6 +193,55 @@ print(sorted({"jax", "torch", "triton"} & set(sys.modules)))
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split("\n")[0] == "['triton']"
+
+
+def test_what_a_worker_answers_is_assembled(
+    requested, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once, while JAX still traces, in a program that calls the kernel and nothing else."""
+    _, (call,) = requested
+    answers = [Future(), None]
+    monkeypatch.setattr(_compilation.POOL, "request", lambda _: answers.pop(0))
+    done: list[tuple] = []
+    monkeypatch.setattr(_assembly, "assemble", lambda *a: done.append(a))
+    monkeypatch.setattr(_assembly, "THREADS", ThreadPoolExecutor(1))
+    given, (later, _) = call["arguments"], answers
+    for _ in range(2):
+        _launch._request(call["kernel"], (*given, *jax.tree.leaves(call["out"])), {}, 8, 2)
+    assert not done and not answers
+    answer = {"name": "n", "shared": 7, "ptx": "p"}
+    later.set_result(answer)
+    _assembly.THREADS.shutdown()
+    assert done == [(answer, 8, 90)]
+
+    made: list[tuple] = []
+
+    class Call:
+        def __init__(self, *arguments):
+            made.append(arguments)
+
+        def to_proto(self, name, metadata):
+            return f"{name} in a program".encode()
+
+    library = SimpleNamespace(TritonKernel=lambda *a: a, TritonKernelCall=Call)
+    text = _assembly.program(library, answer, 8, 90).lower(lowering_platforms=("cuda",)).as_text()
+    assert made == [(("n", 8, 1, 7, "p", "", 90), 1, 1, 1, [])]
+    assert text.count("custom_call") == 1
+    assert "triton_kernel_call_ffi" in text and "opaque" in text
+
+
+def test_what_no_worker_compiled_is_not_assembled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor is anything once Python ends; and what fails is nobody's trouble."""
+    threads, done = ThreadPoolExecutor(1), []
+    monkeypatch.setattr(_assembly, "THREADS", threads)
+    monkeypatch.setattr(_assembly, "assemble", lambda *a: done.append(a) or 1 / 0)
+    for found in (None, {"name": "a"}):
+        answer: Future = Future()
+        answer.set_result(found)
+        _assembly.assemble_later(answer, 4, 90)
+    threads.shutdown()
+    _assembly.assemble_later(answer, 4, 90)
+    assert done == [({"name": "a"}, 4, 90)]
 
 
 def _fake(limit: int) -> Pool:

@@ -1,12 +1,13 @@
 """The kernels on a GPU, against float64."""
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import pytest
 
 from jaxjuice.ops import kernels
-from jaxjuice.ops.kernels import _compilation
+from jaxjuice.ops.kernels import _assembly, _compilation
 from tests.kernels.suite import CASES, DENSE, PRECISIONS, PRODUCTS
 
 pytestmark = pytest.mark.gpu
@@ -48,5 +49,14 @@ def test_workers_compile(monkeypatch: pytest.MonkeyPatch) -> None:
     jax.clear_caches()
     pool = _compilation.POOL
     monkeypatch.setattr(_compilation, "POOL", Pool(1, pool._command))
+    assembled = []
+
+    class Threads(ThreadPoolExecutor):
+        def submit(self, *arguments):
+            assembled.append(super().submit(*arguments))
+
+    monkeypatch.setattr(_assembly, "THREADS", Threads(1))
     CASES["split-three"]().check("triton")
     assert answers and None not in answers
+    assert len(assembled) == len(answers)
+    assert all(future.exception() is None for future in assembled)

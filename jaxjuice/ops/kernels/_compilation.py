@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from jaxjuice.ops.kernels import _worker
+from jaxjuice.ops.kernels import _assembly, _worker
 
 Answer = dict[str, Any] | None
 
@@ -84,16 +84,18 @@ class Pool:
         self._workers = 0
         self._idle = 0
 
-    def request(self, text: str) -> None:
-        """Has `text` compiled, once, in the background."""
+    def request(self, text: str) -> Future[Answer] | None:
+        """Has `text` compiled, once, in the background: the answer, for the first request only."""
         with self._changed:
             if self._limit < 1 or text in self._futures:
-                return
-            self._futures[text] = Future()
-            self._waiting.append((text, self._futures[text]))
+                return None
+            future: Future[Answer] = Future()
+            self._futures[text] = future
+            self._waiting.append((text, future))
             if self._idle < len(self._waiting):
                 self._add_worker()
             self._changed.notify()
+        return future
 
     def start(self, count: int) -> None:
         """Starts workers before the first request: they take a while to import Triton."""
@@ -218,14 +220,8 @@ def compiled_elsewhere(library: Any, capability: int) -> Callable[..., Any]:
         if text is None or answer is None:
             return original(backend, platform, kernel, types, scalars, **options)
         if text not in found:
-            found[text] = library.triton_kernel_call_lib.TritonKernel(
-                answer["name"],
-                options["num_warps"],
-                1,
-                answer["shared"],
-                answer["ptx"],
-                answer["ttir"],
-                capability,
+            found[text] = _assembly.make_kernel(
+                library.triton_kernel_call_lib, answer, options["num_warps"], capability
             )
         aligned = [["tt.divisibility", 16]]
         attributes = {(i,): aligned if t.startswith("*") else [] for i, t in enumerate(types)}

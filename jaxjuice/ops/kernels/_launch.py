@@ -15,7 +15,7 @@ from jax.extend import backend
 from jax.extend.core import jaxpr_as_fun
 
 from jaxjuice.ops._slots import match_varying, varying_axes
-from jaxjuice.ops.kernels import _compilation, _worker
+from jaxjuice.ops.kernels import _assembly, _compilation, _worker
 from jaxjuice.ops.kernels._late import late
 from jaxjuice.ops.kernels._step import Step
 
@@ -204,7 +204,9 @@ def _request(
             kernel, types, numbers, constants, capability, num_warps, num_stages
         )
         if text is not None:
-            _compilation.POOL.request(text)
+            answer = _compilation.POOL.request(text)
+            if answer is not None:
+                _assembly.assemble_later(answer, num_warps, capability)
 
 
 def dispatch(

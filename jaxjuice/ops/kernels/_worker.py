@@ -81,7 +81,7 @@ def compile_kernel(
         num_warps, num_stages: see Triton.
 
     Returns:
-        The kernel's "name", "ptx", "ttir", and "shared", bytes of shared memory.
+        The kernel's "name", "ptx", and "shared", bytes of shared memory.
     """
     triton = importlib.import_module("triton")
     compiler = importlib.import_module("triton.compiler")
@@ -102,7 +102,6 @@ def compile_kernel(
         "name": compiled.metadata.name,
         "shared": compiled.metadata.shared,
         "ptx": compiled.asm["ptx"],
-        "ttir": str(compiled.asm["ttir"]),
     }
 
 

@@ -1,0 +1,79 @@
+"""PTX becomes machine code in the background, while JAX still traces.
+
+XLA runs ptxas when it compiles a program, for one kernel after the other, and jaxlib keeps, for the
+whole process, what it returned. So each kernel is compiled in a program of its own, in a thread, as
+soon as a worker has its PTX: the program that follows finds the machine code. Whatever goes wrong
+here, XLA runs ptxas as ever.
+"""
+
+import importlib
+import zlib
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.stages import Traced
+
+# Threads that wait: ptxas is a process.
+THREADS = ThreadPoolExecutor(16, "jaxjuice-assemble")
+
+
+def assemble_later(
+    answer: Future[dict[str, Any] | None], num_warps: int, capability: int
+) -> None:
+    """Has a kernel assembled once a worker has compiled it.
+
+    Args:
+        answer: the worker's, see `_worker.compile_kernel`.
+        num_warps: see Triton.
+        capability: the GPU's compute capability, 90 for 9.0.
+    """
+
+    def start(answer: Future[dict[str, Any] | None]) -> None:
+        if (found := answer.result()) is not None:
+            with suppress(RuntimeError):  # Python is ending
+                THREADS.submit(assemble, found, num_warps, capability)
+
+    answer.add_done_callback(start)
+
+
+def assemble(answer: dict[str, Any], num_warps: int, capability: int) -> None:
+    """Compiles a program that calls a kernel. It is never run.
+
+    Args:
+        answer: a worker's, see `_worker.compile_kernel`.
+        num_warps, capability: see `assemble_later`.
+    """
+    with jax.default_device(jax.local_devices(backend="cuda")[0]):
+        library = importlib.import_module("jax_triton.triton_lib").triton_kernel_call_lib
+        program(library, answer, num_warps, capability).lower().compile()
+
+
+def program(library: Any, answer: dict[str, Any], num_warps: int, capability: int) -> Traced:
+    """What `assemble` compiles.
+
+    Args:
+        library: jaxlib's module for Triton, `gpu_triton`.
+        answer, num_warps, capability: see `assemble`.
+    """
+    kernel = make_kernel(library, answer, num_warps, capability)
+    proto = library.TritonKernelCall(kernel, 1, 1, 1, []).to_proto(answer["name"], b"")
+    out = jax.ShapeDtypeStruct((1,), jnp.uint8)
+
+    def jaxjuice_assemble() -> jax.Array:
+        return jax.ffi.ffi_call("triton_kernel_call_ffi", out)(opaque=zlib.compress(proto))
+
+    return jax.jit(jaxjuice_assemble).trace()
+
+
+def make_kernel(library: Any, answer: dict[str, Any], num_warps: int, capability: int) -> Any:
+    """A worker's answer as jaxlib's `TritonKernel`, without its TTIR, which nobody reads.
+
+    Args:
+        library, answer, num_warps, capability: see `program`.
+    """
+    return library.TritonKernel(
+        answer["name"], num_warps, 1, answer["shared"], answer["ptx"], "", capability
+    )
