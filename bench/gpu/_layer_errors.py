@@ -304,14 +304,11 @@ def _several_blocks(layer: Layer, problem: _Problem, mode: str, implementation: 
             jnp.zeros((parts, *shape), jnp.bfloat16), jnp.zeros(shape[:2]), problem.e,
             False, implementation,
         )  # fmt: skip
-        block_shifts, scales = kernels.block_shifts(
-            shifts, _zero(), selection[None], _zero(), _step(),
-            jnp.zeros((layer.units, layer.blocks, layer.batch)),
-            jnp.zeros((layer.units, layer.batch)), layer.elements, implementation,
-        )  # fmt: skip
-        v = kernels.forward(
-            p, shifts, _zero(), block_shifts, scales, theta, rows[None], selection[None], _zero(),
-            _step(), jnp.zeros_like(problem.flows), layer.elements, mode, implementation,
+        v, _, block_shifts = kernels.forward(
+            p, shifts, _zero(), theta, rows[None], selection[None], _zero(), _step(),
+            jnp.zeros_like(problem.flows), jnp.zeros((layer.units, layer.batch)),
+            jnp.zeros((layer.units, layer.blocks, layer.batch)), layer.elements, mode,
+            implementation,
         )  # fmt: skip
         return v, (p, shifts, block_shifts)
 

@@ -118,19 +118,27 @@ def forward(
 def _split_weights(
     walk: Walk, weights: dict[str, Array], batch: int, save: bool
 ) -> dict[str, Array]:
-    """The weights that kernels multiply with, `[parts, P, M, N]` by group."""
-    counts: dict[str, int] = {}
+    """The weights that kernels multiply with, `[parts, P, M, N]` by group, or `[1, P, M, N]`."""
+    readers: dict[str, list[SumLayer]] = {}
     for layer in (layer for stage in walk.program.stages for layer in stage):
-        if not multiplies_in_parts(layer, walk.precision, batch):
-            continue
-        needed = [kernels.products(walk.precision, forward_role(layer, batch), batch).parts]
-        if save:
-            needed.append(kernels.products(walk.precision, "backward", batch).parts)
-        counts[layer.weights.group] = max(*needed, counts.get(layer.weights.group, 0))
-    return {
-        group: kernels.split(_as_rows(weights[group]), count, walk.kernels)
-        for group, count in counts.items()
-    }
+        if multiplies_in_parts(layer, walk.precision, batch):
+            readers.setdefault(layer.weights.group, []).append(layer)
+    return {group: _split_group(walk, weights[group], r, batch, save) for group, r in readers.items()}
+
+
+def _split_group(
+    walk: Walk, weights: Array, layers: list[SumLayer], batch: int, save: bool
+) -> Array:
+    weights = _as_rows(weights)
+    blocks = max(layer.num_blocks for layer in layers)
+    units = sum(np.count_nonzero(layer.weights.real) for layer in layers)
+    if kernels.splits_where_read(blocks, units * batch // len(weights), save):
+        return weights[None]
+    roles: list[ops.Role] = [forward_role(layer, batch) for layer in layers]
+    if save:
+        roles.append("backward")
+    parts = max(kernels.products(walk.precision, role, batch).parts for role in roles)
+    return kernels.split(weights, parts, walk.kernels)
 
 
 def _layer_weights(
@@ -227,13 +235,9 @@ def _forward_layer(
             saved.p, saved.shifts, after, shares_children(layer), walk.kernels,
         )  # fmt: skip
         assert saved.block_shifts is not None
-        block_shifts, new_scale = kernels.block_shifts(
-            shifts, table["firsts"], table["selection"], start, i, saved.block_shifts, scale[k],
-            layer.num_elements, walk.kernels,
-        )  # fmt: skip
-        new = kernels.forward(
-            p, shifts, table["firsts"], block_shifts, new_scale, weights, table["rows"],
-            table["selection"], start, i, relative[k], layer.num_elements, walk.precision,
+        new, new_scale, block_shifts = kernels.forward(
+            p, shifts, table["firsts"], weights, table["rows"], table["selection"], start, i,
+            relative[k], scale[k], saved.block_shifts, layer.num_elements, walk.precision,
             walk.kernels,
         )  # fmt: skip
         saved = FusedSaved(p, shifts, block_shifts)

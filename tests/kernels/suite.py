@@ -50,6 +50,7 @@ for _make in _DENSE:
     _add(_make, "zeros", zeros=True)
 for _make in _DENSE[:2]:
     _add(_make, "elements", elements=3)
+_add(cases.dense_forward, "whole", whole=True, zeros=True)
 _add(cases.dense_gradient, "tied", tied=True, multiply=True)
 _add(cases.dense_gradient, "multiplied", multiply=True, width=64)
 _add(cases.dense_gradient, "batch", batch=150)
@@ -70,10 +71,8 @@ for _make in _PRODUCTS:
     _add(_make, "apart", spread=200.0)
     _add(_make, "one-block", blocks=1, elements=2, own=2)
     _add(_make, "unread", blocks=2, elements=9, own=2)
-_add(cases.block_shifts, "one", batch=1, units=1, blocks=2, elements=2, own=1)
-_add(cases.block_shifts, "everyday", batch=130, elements=9)
-_add(cases.block_shifts, "many-blocks", blocks=21, elements=9, own=5)
-_add(cases.block_shifts, "one-step", one_step=True, batch=7, units=3)
+_add(cases.forward, "many-blocks", blocks=21, elements=9, own=5)
+_add(cases.forward, "one-step", one_step=True, units=3)
 for _make in _PRODUCTS[1:]:
     _add(_make, "by-reader", by_reader=True)
     _add(_make, "by-reader-apart", by_reader=True, spread=200.0, units=3, batch=40)
@@ -132,4 +131,5 @@ for _make in (
 PRECISIONS = ("bf16", "tf32", "bf16x3", "fp32")
 PRODUCTS: dict[str, Callable[..., cases.Case]] = {make.__name__: make for make in _PRODUCTS}
 PRODUCTS |= {f"{make.__name__}-by-reader": partial(make, by_reader=True) for make in _PRODUCTS[1:]}
-DENSE = {make.__name__: make for make in _DENSE}
+DENSE: dict[str, Callable[..., cases.Case]] = {make.__name__: make for make in _DENSE}
+DENSE["dense_forward-whole"] = partial(cases.dense_forward, whole=True)

@@ -15,7 +15,6 @@ OTHERS = (
     "exponentiate_apart-lookups-offsets",
     "exponentiate-parts",
     "exponentiate-logs",
-    "block_shifts-many-blocks",
     "scale_flows-elements3",
     "flow_ratio-blocks-pieces-offsets",
     "flow_ratio-three-parts",

@@ -125,8 +125,8 @@ KERNELS = [
     ),
     Mutation(
         "a unit is shifted by its last blocks", _BLOCKS,
-        "scale = tl.maximum(scale, tl.max(most, axis=0))", "scale = tl.max(most, axis=0)",
-        _interpreted("block_shifts-many-blocks"),
+        "scale = tl.maximum(scale, tl.max(m, axis=0))", "scale = tl.max(m, axis=0)",
+        _interpreted("forward-many-blocks"),
     ),
     Mutation(
         "readers of all units are those of the first", _BLOCKS,

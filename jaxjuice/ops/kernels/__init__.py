@@ -11,7 +11,6 @@ written in place where the caller does not use the old one again.
 from jaxjuice.ops.kernels import _reference as reference
 from jaxjuice.ops.kernels._arrays import empty as empty, transpose as transpose
 from jaxjuice.ops.kernels._blocks import (
-    block_shifts as block_shifts,
     element_flows as element_flows,
     forward as forward,
     weight_gradient as weight_gradient,
@@ -38,6 +37,7 @@ from jaxjuice.ops.kernels._parts import (
     in_parts as in_parts,
     products as products,
     split as split,
+    splits_where_read as splits_where_read,
     stored_parts as stored_parts,
 )
 from jaxjuice.ops.kernels._step import Step as Step

@@ -20,88 +20,45 @@ from jaxjuice.ops.kernels._tiles import (
 
 # Columns of the gradient's product: nodes of so many readers of an element are summed at once.
 _AT_ONCE = 64
-# Of a sample: blocks that select so many elements are looked at together.
-_SHIFTS_AT_ONCE = 32
-
-
-def block_shifts(
-    shifts: Array,
-    firsts: Array,
-    selection: Array,
-    starts: Array,
-    step: Step,
-    kept: Array,
-    scales: Array,
-    elements: int,
-    implementation: str,
-) -> tuple[Array, Array]:
-    """What the blocks of one step's units, and the units, have their sums relative to.
-
-    Args:
-        shifts, firsts: as `exponentiate_apart` returns and takes them.
-        selection: int32 `[steps, units, blocks, own]`: which of its unit's elements a block reads.
-        starts: int32 `[steps]`, the slot of the first unit.
-        step: which step this is.
-        kept: `[number, blocks, B]`: as many units as `firsts` has elements for.
-        scales: `[S, B]`, of the units' slots.
-        elements: of a unit.
-
-    Returns:
-        The new `kept`: M, the largest shift of those that a block reads; and the new scales, the
-        largest M of a unit.
-    """
-    _, units, blocks, own = selection.shape
-    batch = shifts.shape[1]
-
-    def kernel(*arrays):
-        from jaxjuice.ops.kernels.device.blocks import block_shifts_kernel
-
-        rows = min(32, power_of_two(batch))
-        own_room = power_of_two(own)
-        return _launch.launch(
-            block_shifts_kernel, *arrays, batch, units, elements, blocks,
-            out=tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (kept, scales)),
-            aliases={5: 0, 6: 1}, grid=(units * -(-batch // rows),), num_warps=4,
-            OWN=own, OWN_ROOM=own_room,
-            AT_ONCE=max(1, min(power_of_two(blocks), _SHIFTS_AT_ONCE // own_room)), ROWS=rows,
-        )  # fmt: skip
-
-    plain = partial(reference.block_shifts, elements=elements)
-    return _launch.dispatch(
-        implementation, kernel, plain, shifts, firsts, selection, starts, step, kept, scales
-    )
+# So many shifts of a sample are looked at together.
+_SHIFTS_AT_ONCE = 16
 
 
 def forward(
     p: Array,
     shifts: Array,
     firsts: Array,
-    block_shifts: Array,
-    scales: Array,
     weights: Array,
     rows: Array,
     selection: Array,
     starts: Array,
     step: Step,
     values: Array,
+    scales: Array,
+    block_shifts: Array,
     elements: int,
     precision: str,
     implementation: str,
-) -> Array:
+) -> tuple[Array, Array, Array]:
     """The values of units whose blocks read some of the unit's elements each.
 
     Args:
         p, shifts, firsts: as `exponentiate_apart` returns and takes them.
-        block_shifts, scales: as the function `block_shifts` returns them.
         weights: theta `[parts, P, M, own * width]`, as `split` returns it.
         rows: int32 `[steps, units]`, the parameters of each unit.
-        selection, starts, step, elements: as in `block_shifts`.
+        selection: int32 `[steps, units, blocks, own]`: which of its unit's elements a block reads.
+        starts: int32 `[steps]`, the slot of the first unit.
+        step: which step this is.
         values: `[S, B, M]`.
+        scales: `[S, B]`, of the same slots.
+        block_shifts: `[number, blocks, B]`: as many units as `firsts` has elements for.
+        elements: of a unit.
         precision: one of `ops.PRECISIONS`.
 
     Returns:
-        The new values: log of the sum over elements of r p theta^T, + M - scale, with
-        r = exp(m - M).
+        The new values, scales and block shifts. M is the largest shift m of those that a block
+        reads, the scale the largest M of a unit, and a value the log of the sum over elements of
+        r p theta^T, + M - scale, with r = exp(m - M).
     """
     _, units, blocks, own = selection.shape
     _, num_elements, batch, width = p.shape
@@ -115,19 +72,22 @@ def forward(
 
         tile = block_forward_tile(batch, size, width, parts)
         tiles = -(-batch // tile.rows) * -(-size // tile.columns)
+        out = values, scales, block_shifts
         return _launch.launch(
             forward_kernel, *arrays, num_elements, weights.shape[1], batch, units, elements,
-            out=jax.ShapeDtypeStruct(values.shape, jnp.float32), aliases={10: 0},
+            out=tuple(jax.ShapeDtypeStruct(x.shape, jnp.float32) for x in out),
+            aliases={8: 0, 9: 1, 10: 2},
             grid=(tiles * units * blocks,), num_warps=tile.warps, num_stages=tile.stages,
             SIZE=size, BLOCKS=blocks, OWN=own, OWN_ROOM=power_of_two(own), WIDTH=width, PARTS=parts,
+            AT_ONCE=min(_SHIFTS_AT_ONCE, power_of_two(blocks * own)),
             ROWS=tile.rows, COLUMNS=tile.columns, DEPTH=tile.depth,
         )  # fmt: skip
 
     product = product_of(precision, role, batch)
     plain = partial(reference.forward, elements=elements, product=product)
     return _launch.dispatch(
-        implementation, kernel, plain, p, shifts, firsts, block_shifts, scales, weights, rows,
-        selection, starts, step, values,
+        implementation, kernel, plain, p, shifts, firsts, weights, rows, selection, starts, step,
+        values, scales, block_shifts,
     )  # fmt: skip
 
 

@@ -1,7 +1,8 @@
 """Products of units of one block with what comes before and after them.
 
 Letters as in `jaxjuice.ops`. p and q come in parts and of all steps, `[parts, places, B, ...]`, as
-`exponentiate` and `flow_ratio` keep them, and weights as `split` returns them.
+`exponentiate` and `flow_ratio` keep them, and weights as `split` returns them, or of float32, with
+a single part: the kernels then split what they read.
 """
 
 from functools import partial
@@ -16,7 +17,11 @@ from jaxjuice.ops.kernels import _launch, _reference as reference
 from jaxjuice.ops.kernels._arrays import transpose
 from jaxjuice.ops.kernels._parts import product_of, products
 from jaxjuice.ops.kernels._step import Step
-from jaxjuice.ops.kernels._tiles import dense_gradient_tile, dense_tile
+from jaxjuice.ops.kernels._tiles import (
+    dense_backward_tile,
+    dense_forward_tile,
+    dense_gradient_tile,
+)
 
 # Nodes and children of a product that takes longer than a copy of one of its operands.
 _WORTH_A_COPY = 128
@@ -37,7 +42,7 @@ def dense_forward(
 
     Args:
         p: `[parts, places, B, N]`.
-        weights: theta `[parts, P, M, N]`.
+        weights: theta `[parts, P, M, N]`, or float32 `[1, P, M, N]`.
         rows: int32 `[steps, units]`, the parameters of each unit.
         places: int32 `[steps, units]`: where p of each unit is; -1 for padding.
         starts: int32 `[steps]`, the slot of the first unit.
@@ -57,8 +62,9 @@ def dense_forward(
     def kernel(*arrays):
         from jaxjuice.ops.kernels.device.dense import dense_forward_kernel
 
-        tile = dense_tile(units, batch, nodes, children, parts)
-        tiles = -(-batch // tile.rows) * -(-nodes // tile.columns)
+        split = weights.dtype != jnp.float32
+        tile = dense_forward_tile(units, nodes, batch, children, parts, split)
+        tiles = -(-nodes // tile.rows) * -(-batch // tile.columns)
         return _launch.launch(
             dense_forward_kernel, *arrays, num_places, weights.shape[1], batch, units, children,
             out=jax.ShapeDtypeStruct(values.shape, jnp.float32), aliases={6: 0},
@@ -104,8 +110,8 @@ def dense_backward(
     def kernel(*arrays):
         from jaxjuice.ops.kernels.device.dense import dense_backward_kernel
 
-        tile = dense_tile(units, batch, children, nodes, parts)
-        tiles = -(-batch // tile.rows) * -(-children // tile.columns)
+        tile = dense_backward_tile(units, children, batch, nodes, parts)
+        tiles = -(-children // tile.rows) * -(-batch // tile.columns)
         return _launch.launch(
             dense_backward_kernel, *arrays, num_places, weights.shape[1], batch, units, children,
             out=jax.ShapeDtypeStruct(flows.shape, jnp.float32), aliases={7: 0},

@@ -13,6 +13,7 @@ _Preset = lax.DotAlgorithmPreset
 # Fewer nodes or children would leave most of a matrix unit's tile empty.
 _LEAST_SIZE = 32
 _LEAST_BATCH = 16
+_FEW_SAMPLES = 1024
 _BLOCK = 1024  # 4 numbers a thread: with more, stores of half their size are not whole
 
 
@@ -76,6 +77,20 @@ def stored_parts(precision: str, role: Role, batch: int, save: bool) -> int:
     """
     forward = products(precision, role, batch).parts
     return max(2, forward, products(precision, "backward", batch).parts) if save else forward
+
+
+def splits_where_read(blocks: int, samples: int, save: bool) -> bool:
+    """Whether products split the weights that they read, or find them split. A fixed rule.
+
+    Splitting them takes a pass over them, which only pays where they are read often; the products
+    of the pass backward would have to read them in an order that takes longer than that.
+
+    Args:
+        blocks: of a unit.
+        samples: that each weight is multiplied with, of all units that share it.
+        save: whether a backward pass follows.
+    """
+    return blocks == 1 and samples <= _FEW_SAMPLES and not save
 
 
 def split(x: Array, parts: int, implementation: str) -> Array:

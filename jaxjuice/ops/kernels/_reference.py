@@ -32,33 +32,27 @@ def exponentiate(
     return p if writes else jnp.zeros(1, p.dtype), kept, shifts
 
 
-def block_shifts(
-    shifts, firsts, selection, starts, step, kept, scales, *, elements: int
-) -> tuple[Array, Array]:
-    """See `kernels.block_shifts`."""
-    selection, first = selection[step.number], firsts[step.number]
-    unit = jnp.arange(len(selection), dtype=jnp.int32)[:, None, None]
-    most = shifts[first + unit * elements + selection].max(2)
-    kept = _write(kept, most, first // elements)
-    return kept, _write(scales, most.max(1), starts[step.number])
-
-
 def forward(
-    p, shifts, firsts, block_shifts, scales, weights, rows, selection, starts, step, values, *,
+    p, shifts, firsts, weights, rows, selection, starts, step, values, scales, block_shifts, *,
     elements: int, product,
-) -> Array:  # fmt: skip
+) -> tuple[Array, Array, Array]:  # fmt: skip
     """See `kernels.forward`."""
     rows, selection, first = rows[step.number], selection[step.number], firsts[step.number]
     units, blocks, _ = selection.shape
-    most = lax.dynamic_slice_in_dim(block_shifts, first // elements, units)
+    unit = jnp.arange(units, dtype=jnp.int32)[:, None, None]
+    most = shifts[first + unit * elements + selection].max(2)
+    scale = most.max(1)
     x = _operand(join(p), shifts, most, selection, first, elements)
     theta = join(weights[:, rows]).reshape(units, blocks, -1, x.shape[-1])
     s = product(x, theta, ((3,), (3,)), ((0, 1), (0, 1)))  # [units, blocks, B, size]
-    start = starts[step.number]
-    scale = lax.dynamic_slice_in_dim(scales, start, units)
     v = jnp.log(s) + (most - scale[:, None])[..., None]
     v = v.swapaxes(1, 2).reshape(units, *values.shape[1:])
-    return _write(values, v, start)
+    start = starts[step.number]
+    return (
+        _write(values, v, start),
+        _write(scales, scale, start),
+        _write(block_shifts, most, first // elements),
+    )
 
 
 def element_flows(

@@ -32,24 +32,56 @@ def row_tile(batch: int, width: int, most_columns: int = 4096) -> Tile:
     return Tile(rows, columns, 1, min(16, max(1, rows * columns // 256)), 1)
 
 
-def dense_tile(units: int, rows: int, columns: int, depth: int, parts: int) -> Tile:
-    """For `units` products `[rows, depth] x [depth, columns]` of operands in `parts`."""
-    if not _is_hopper():
-        return _fit(Tile(64, 64, 32, 4 if parts < 3 else 8, 2), rows, columns, depth)
-    deep = 64 if parts < 3 else 32
-    if units * -(-rows // 128) * -(-columns // 128) >= _PROGRAMS:
-        return _fit(Tile(128, 128, deep, 8, 3), rows, columns, depth)
-    return _fit(Tile(64, 64, deep, 4, 3), rows, columns, depth)
+def dense_forward_tile(
+    units: int, nodes: int, batch: int, children: int, parts: int, split: bool
+) -> Tile:
+    """For `units` products `[nodes, children] x [children, batch]` of operands in `parts`.
+
+    `split`: whether the left operand comes in parts, or is split where it is read.
+    """
+    if not _is_large(units, nodes, batch):
+        return _small_tile(nodes, batch, children, parts)
+    if parts == 1:
+        tile = Tile(128, 128, 64, 8, 3) if children > 512 else Tile(64, 128, 32, 4, 4)
+    elif parts == 2:
+        tile = Tile(128, 128, 64 if split and children > 256 else 32, 8, 3)
+    else:
+        tile = Tile(128, 128 if split else 64, 32, 8, 3)
+    return _fit(tile, nodes, batch, children)
+
+
+def dense_backward_tile(units: int, children: int, batch: int, nodes: int, parts: int) -> Tile:
+    """For `units` products `[children, nodes] x [nodes, batch]` of operands in `parts`."""
+    if not _is_large(units, children, batch):
+        return _small_tile(children, batch, nodes, parts)
+    if parts > 2:
+        return _fit(Tile(128, 64, 32, 8, 3), children, batch, nodes)
+    if nodes > 256:
+        return _fit(Tile(128, 128, 64, 8, 3), children, batch, nodes)
+    return _fit(Tile(64, 128, 32, 4, 4), children, batch, nodes)
 
 
 def dense_gradient_tile(
     units: int, nodes: int, children: int, batch: int, parts: int, rounded: bool
 ) -> Tile:
     """For `units` products `[nodes, batch] x [batch, children]` of operands in `parts`."""
+    if not _is_large(units, nodes, children):
+        return _small_tile(nodes, children, batch, parts)
     tiles = units * -(-nodes // 128) * -(-children // 256)
-    if _is_hopper() and tiles >= _PROGRAMS and parts < 3 and not rounded:
+    if tiles >= _PROGRAMS and parts < 3 and not rounded:
         return _fit(Tile(128, 256, 32, 8, 3), nodes, children, batch)
-    return dense_tile(units, nodes, children, batch, parts)
+    return _fit(Tile(128, 128, 64 if parts < 3 else 32, 8, 3), nodes, children, batch)
+
+
+def _is_large(units: int, rows: int, columns: int) -> bool:
+    """Whether tiles of 128 x 128 give every processor of a Hopper one."""
+    return _is_hopper() and units * -(-rows // 128) * -(-columns // 128) >= _PROGRAMS
+
+
+def _small_tile(rows: int, columns: int, depth: int, parts: int) -> Tile:
+    if not _is_hopper():
+        return _fit(Tile(64, 64, 32, 4 if parts < 3 else 8, 2), rows, columns, depth)
+    return _fit(Tile(64, 64, 64 if parts < 3 else 32, 4, 3), rows, columns, depth)
 
 
 def block_forward_tile(batch: int, size: int, width: int, parts: int) -> Tile:

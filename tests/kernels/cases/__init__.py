@@ -2,7 +2,6 @@
 
 from tests.kernels.cases._base import Case as Case
 from tests.kernels.cases._blocks import (
-    block_shifts as block_shifts,
     element_flows as element_flows,
     forward as forward,
     weight_gradient as weight_gradient,

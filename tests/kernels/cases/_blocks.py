@@ -128,36 +128,11 @@ def _blocks(
 SHAPE: dict[str, Any] = dict(units=2, blocks=3, nodes=6, elements=5, own=3, batch=17, width=33)
 
 
-def block_shifts(seed: int = 0, *, one_step=False, **shape) -> Case:
-    """`one_step`: what the elements are relative to is kept of the step that runs alone."""
-    rng = np.random.default_rng(seed)
-    shape = SHAPE | shape
-    made = _blocks(rng, **shape)
-    now = made.of_step()
-    units, elements, batch = (shape[name] for name in ("units", "elements", "batch"))
-    starts = make_starts(2, units)
-    scales = as_array(rng.normal(size=(3 + STEPS * units, batch)))
-    shifts = now.shifts if one_step else made.shifts
-    kept = as_array(rng.normal(size=(len(shifts) // elements, shape["blocks"], batch)))
-    firsts = np.arange(STEPS) * (0 if one_step else units * elements)
-    arrays = (
-        shifts, as_array(firsts), _by_step(made.selection), as_array(starts), this_step(), kept,
-        scales,
-    )  # fmt: skip
-    expected = (
-        written(kept, now.block_shifts, 0 if one_step else STEP * units),
-        written(scales, now.block_shifts.max(1), starts[STEP]),
-    )
-
-    def op(*arrays):
-        return kernels.block_shifts(*arrays[:-1], elements, arrays[-1])
-
-    return Case(op, arrays, expected, 0.0, (True, True))
-
-
 def forward(
-    seed: int = 0, precision: str = "fp32", spread: float = 3.0, zeros=False, alone=False, **shape
-) -> Case:
+    seed: int = 0, precision: str = "fp32", spread: float = 3.0, zeros=False, alone=False,
+    one_step=False, **shape,
+) -> Case:  # fmt: skip
+    """`one_step`: elements and what they are relative to are those of the step that runs alone."""
     rng = np.random.default_rng(seed)
     shape = SHAPE | shape
     made = _blocks(rng, **shape, spread=spread, zeros=zeros)
@@ -174,22 +149,26 @@ def forward(
         gained = now.block_shifts.astype(float) - unit_shifts[:, None]
         v = np.log(s) + gained.swapaxes(1, 2)[..., None]
     starts = make_starts(2, units)
-    before = as_array(rng.normal(size=(3 + STEPS * units, batch, nodes)))
-    scales = as_array(rng.normal(-500, spread, before.shape[:2]))
-    scales[starts[STEP] : starts[STEP] + units] = unit_shifts
-    expected = written(before, v.reshape(units, batch, nodes), starts[STEP])
+    values = as_array(rng.normal(size=(3 + STEPS * units, batch, nodes)))
+    scales = as_array(rng.normal(size=values.shape[:2]))
+    p, shifts = (now if one_step else made)[:2]
+    kept = as_array(rng.normal(size=(len(shifts) // elements, shape["blocks"], batch)))
+    firsts = np.arange(STEPS) * (0 if one_step else units * elements)
+    expected = (
+        written(values, v.reshape(units, batch, nodes), starts[STEP]),
+        written(scales, unit_shifts, starts[STEP]),
+        written(kept, now.block_shifts, 0 if one_step else STEP * units),
+    )
 
     def op(*arrays):
         return kernels.forward(*arrays[:-1], elements, precision, arrays[-1])
 
-    firsts = np.arange(STEPS) * units * elements
     arrays = (
-        as_parts(made.p), made.shifts, as_array(firsts), made.block_shifts, scales,
-        as_parts(made.weights), _by_step(made.rows), _by_step(made.selection), as_array(starts),
-        this_step(), before,
+        as_parts(p), shifts, as_array(firsts), as_parts(made.weights), _by_step(made.rows),
+        _by_step(made.selection), as_array(starts), this_step(), values, scales, kept,
     )  # fmt: skip
     terms = own * (1 if alone else width)
-    return Case(op, arrays, (expected,), tolerance(precision, terms), (True,))
+    return Case(op, arrays, expected, tolerance(precision, terms), (True, True, True))
 
 
 def element_flows(

@@ -57,8 +57,10 @@ DENSE: dict[str, Any] = dict(units=2, nodes=24, batch=17)
 
 
 def dense_forward(
-    seed: int = 0, precision: str = "fp32", zeros=False, alone=False, elements=1, width=33, **shape
-) -> Case:
+    seed: int = 0, precision: str = "fp32", zeros=False, alone=False, whole=False, elements=1,
+    width=33, **shape,
+) -> Case:  # fmt: skip
+    """`whole`: weights are float32, split where they are read."""
     rng = np.random.default_rng(seed)
     shape = DENSE | shape
     made = _dense(
@@ -77,8 +79,8 @@ def dense_forward(
         return kernels.dense_forward(*arrays[:-1], precision, arrays[-1])
 
     arrays = (
-        as_parts(made.p), as_parts(made.weights), made.rows, made.places,
-        as_array(starts), this_step(), before,
+        as_parts(made.p), made.weights[None] if whole else as_parts(made.weights), made.rows,
+        made.places, as_array(starts), this_step(), before,
     )  # fmt: skip
     expected = written(before, v, starts[STEP])
     terms = 1 if alone else elements * width

@@ -50,6 +50,17 @@ def load_parts(array, size, places, mask, PARTS: tl.constexpr):
 
 
 @triton.jit
+def load_and_split(array, size, places, mask, PARTS: tl.constexpr):
+    """`load_parts` of an array that has parts, or of one `[size]` of float32 numbers."""
+    if array.dtype.element_ty == tl.float32:
+        x = tl.load(array + places, mask=mask, other=0.0)
+        high, middle, low = split(x, PARTS)  # pyright: ignore
+    else:
+        high, middle, low = load_parts(array, size, places, mask, PARTS)  # pyright: ignore
+    return high, middle, low
+
+
+@triton.jit
 def load_sum(array, size, places, mask, PARTS: tl.constexpr):
     """The numbers themselves, float32."""
     high, middle, low = load_parts(array, size, places, mask, PARTS)  # pyright: ignore

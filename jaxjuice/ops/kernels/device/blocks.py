@@ -20,71 +20,18 @@ from jaxjuice.ops.kernels.device.arithmetic import (
 
 
 @triton.jit
-def block_shifts_kernel(
-    shifts,  # [elements, B]: m
-    firsts,  # int32 [steps]: where in shifts the first element of the first unit is
-    selection,  # int32 [steps, units, BLOCKS, OWN]: which of the unit's elements a block reads
-    starts,  # int32 [steps]: the slot of the first unit
-    counter,  # int32 [1]: which step this is, see `step_number`
-    kept_before,  # the same memory as kept
-    scales_before,  # the same memory as scales
-    stride,
-    first_step,
-    B,
-    units,
-    elements,  # of a unit
-    blocks,
-    kept,  # [units with elements in shifts, blocks, B]: M
-    scales,  # [slots, B]
-    OWN: tl.constexpr,
-    OWN_ROOM: tl.constexpr,  # a power of two, not below OWN
-    AT_ONCE: tl.constexpr,  # how many blocks are read at a time
-    ROWS: tl.constexpr,
-):
-    """M_k, and the largest M of a unit.
-
-    Grid: units * tiles of ROWS samples.
-    """
-    r = step_number(counter, stride, first_step)
-    tiles = tl.cdiv(B, ROWS)
-    here = tl.program_id(0) // tiles
-    b = (tl.program_id(0) % tiles) * ROWS + tl.arange(0, ROWS)
-    real = b < B
-    first = tl.load(firsts + r) + here * elements
-    unit = (first // elements).to(tl.int64)
-    selection += (r * units + here) * blocks * OWN
-    scale = tl.full([ROWS], float("-inf"), tl.float32)
-    place = tl.arange(0, AT_ONCE * OWN_ROOM)
-    for start in range(0, blocks, AT_ONCE):
-        k = start + place // OWN_ROOM
-        inside = (k < blocks) & (place % OWN_ROOM < OWN)
-        c = tl.load(selection + k * OWN + place % OWN_ROOM, mask=inside, other=0)
-        m = tl.load(
-            shifts + (first + c).to(tl.int64)[:, None] * B + b[None, :],
-            mask=inside[:, None] & real[None, :], other=float("-inf"),
-        )  # fmt: skip
-        most = tl.max(tl.reshape(m, [AT_ONCE, OWN_ROOM, ROWS]), axis=1)
-        block = start + tl.arange(0, AT_ONCE)
-        out = (unit * blocks + block)[:, None] * B + b[None, :]
-        tl.store(kept + out, most, mask=(block < blocks)[:, None] & real[None, :])
-        scale = tl.maximum(scale, tl.max(most, axis=0))
-    slot = (tl.load(starts + r) + here).to(tl.int64)
-    tl.store(scales + slot * B + b, scale, mask=real)
-
-
-@triton.jit
 def forward_kernel(
     p,  # [parts, elements, B, WIDTH]
     shifts,  # [elements, B]: m
     firsts,  # int32 [steps]: where in p and shifts the first element of the first unit is
-    block_shifts,  # [units with elements in p, BLOCKS, B]: M
-    scales,  # [slots, B]: what the values become relative to
     weights,  # [parts, rows, BLOCKS, SIZE, OWN * WIDTH]
     rows,  # int32 [steps, units]
     selection,  # int32 [steps, units, BLOCKS, OWN]: which of the unit's elements a block reads
     starts,  # int32 [steps]: the slot of the first unit
     counter,  # int32 [1]: which step this is, see `step_number`
     values_before,  # the same memory as values
+    scales_before,  # the same memory as scales
+    block_shifts_before,  # the same memory as block_shifts
     stride,
     first_step,
     num_elements,  # in p
@@ -93,17 +40,20 @@ def forward_kernel(
     units,
     elements,  # of a unit
     values,  # [slots, B, BLOCKS * SIZE]
+    scales,  # [slots, B]: the largest M of a unit, to which its values are relative
+    block_shifts,  # [units with elements in p, BLOCKS, B]: M
     SIZE: tl.constexpr,
     BLOCKS: tl.constexpr,
     OWN: tl.constexpr,
     OWN_ROOM: tl.constexpr,  # a power of two, not below OWN
     WIDTH: tl.constexpr,
     PARTS: tl.constexpr,
+    AT_ONCE: tl.constexpr,  # how many elements are looked at to find the largest shift
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     DEPTH: tl.constexpr,
 ):
-    """v = log(sum over c of r (p_c @ theta_c^T)) + M - scale.
+    """v = log(sum over c of r (p_c @ theta_c^T)) + M - scale; M; and the scale.
 
     Grid: units * BLOCKS * tiles of ROWS samples * tiles of COLUMNS nodes of a block.
     """
@@ -119,17 +69,32 @@ def forward_kernel(
     i = (tile % TILES) * COLUMNS + tl.arange(0, COLUMNS)
     real, inside = b < B, i < SIZE
     first = tl.load(firsts + r) + unit * elements
-    here = (first // elements).to(tl.int64) * BLOCKS + block % BLOCKS
-    most = tl.load(block_shifts + here * B + b, mask=real, other=0.0)
+    selection += entry * (BLOCKS * OWN)
+    most = tl.full([ROWS], float("-inf"), tl.float32)
+    scale = most
+    for start in range(0, BLOCKS * OWN, AT_ONCE):
+        place = start + tl.arange(0, AT_ONCE)
+        c = tl.load(selection + place, mask=place < BLOCKS * OWN, other=0)
+        m = tl.load(
+            shifts + (first + c).to(tl.int64)[:, None] * B + b[None, :],
+            mask=(place < BLOCKS * OWN)[:, None] & real[None, :], other=float("-inf"),
+        )  # fmt: skip
+        scale = tl.maximum(scale, tl.max(m, axis=0))
+        mine = place // OWN == block % BLOCKS
+        most = tl.maximum(most, tl.max(tl.where(mine[:, None], m, float("-inf")), axis=0))
+    slot = (tl.load(starts + r) + unit).to(tl.int64)
+    if tile % TILES == 0:
+        here = (first // elements).to(tl.int64) * BLOCKS + block % BLOCKS
+        tl.store(block_shifts + here * B + b, most, mask=real)
+        if block % BLOCKS == 0:
+            tl.store(scales + slot * B + b, scale, mask=real)
     row = tl.load(rows + entry).to(tl.int64) * BLOCKS + block % BLOCKS
     weights += row * (SIZE * OWN * WIDTH)
     p_size = tl.full([], num_elements, tl.int64) * B * WIDTH
     w_size = tl.full([], num_rows, tl.int64) * (BLOCKS * SIZE * OWN * WIDTH)
     # Read before the loop: loads whose addresses were just loaded would not run ahead of it.
     place = tl.arange(0, OWN_ROOM)
-    chosen = tl.load(
-        selection + (entry * BLOCKS + block % BLOCKS) * OWN + place, mask=place < OWN, other=0
-    )
+    chosen = tl.load(selection + (block % BLOCKS) * OWN + place, mask=place < OWN, other=0)
     s = tl.zeros([ROWS, COLUMNS], tl.float32)
     for n in range(OWN * STEPS):
         own = n // STEPS
@@ -148,9 +113,7 @@ def forward_kernel(
         none = tl.zeros([ROWS, COLUMNS], tl.float32)
         more = dot(x, x_middle, x_low, w, w_middle, w_low, none, PARTS, False)
         s += ratio[:, None] * more
-    slot = (tl.load(starts + r) + unit).to(tl.int64)
-    common = tl.load(scales + slot * B + b, mask=real, other=0.0)
-    v = tl.log(s) + (most - common)[:, None]
+    v = tl.log(s) + (most - scale)[:, None]
     out = (slot * B + b)[:, None] * (BLOCKS * SIZE) + (block % BLOCKS) * SIZE + i[None, :]
     tl.store(values + out, v, mask=real[:, None] & inside[None, :])
 

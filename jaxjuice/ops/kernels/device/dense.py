@@ -9,6 +9,7 @@ import triton.language as tl
 from jaxjuice.ops.kernels.device.arithmetic import (
     dot,
     finite,
+    load_and_split,
     load_parts,
     load_sum,
     step_number,
@@ -45,7 +46,7 @@ def transpose_kernel(x, M, N, out, TILE: tl.constexpr):
 @triton.jit
 def dense_forward_kernel(
     p,  # [parts, places, B, children]
-    weights,  # [parts, rows, NODES, children]
+    weights,  # [parts, rows, NODES, children]; float32 [1, rows, ...] if split where they are read
     rows,  # int32 [steps, units]
     places,  # int32 [steps, units]: where p of a unit is; -1 for padding
     starts,  # int32 [steps]: the slot of the first unit
@@ -67,12 +68,12 @@ def dense_forward_kernel(
     COLUMNS: tl.constexpr,
     DEPTH: tl.constexpr,
 ):
-    """v = log(p @ theta^T).
+    """v = log(p @ theta^T), nodes first: only the left operand can come from registers.
 
-    Grid: units * tiles of COLUMNS nodes * tiles of ROWS samples. Nothing is written for padding.
+    Grid: units * tiles of ROWS nodes * tiles of COLUMNS samples. Nothing is written for padding.
     """
-    row_tiles = tl.cdiv(B, ROWS)
-    tiles = row_tiles * ((NODES + COLUMNS - 1) // COLUMNS)
+    column_tiles = tl.cdiv(B, COLUMNS)
+    tiles = column_tiles * ((NODES + ROWS - 1) // ROWS)
     unit = tl.program_id(0) // tiles
     tile = tl.program_id(0) % tiles
     r = step_number(counter, stride, first_step)
@@ -80,9 +81,9 @@ def dense_forward_kernel(
     if place < 0:
         return
     row = tl.load(rows + r * units + unit).to(tl.int64)
-    b = (tile % row_tiles) * ROWS + tl.arange(0, ROWS)
-    i = (tile // row_tiles) * COLUMNS + tl.arange(0, COLUMNS)
-    real, inside = b < B, i < NODES
+    i = (tile // column_tiles) * ROWS + tl.arange(0, ROWS)
+    b = (tile % column_tiles) * COLUMNS + tl.arange(0, COLUMNS)
+    inside, real = i < NODES, b < B
     CHILDREN = children // WIDTH * WIDTH  # so that the compiler knows it to be one
     p += place * B * CHILDREN
     weights += row * NODES * CHILDREN
@@ -92,17 +93,17 @@ def dense_forward_kernel(
     for first in range(0, CHILDREN, DEPTH):
         j = first + tl.arange(0, DEPTH)
         within = j < CHILDREN
-        x, x_middle, x_low = load_parts(
-            p, p_size, b[:, None] * CHILDREN + j[None, :], real[:, None] & within[None, :], PARTS
-        )
-        w, w_middle, w_low = load_parts(
-            weights, w_size, i[None, :] * CHILDREN + j[:, None],
-            inside[None, :] & within[:, None], PARTS,
+        w, w_middle, w_low = load_and_split(
+            weights, w_size, i[:, None] * CHILDREN + j[None, :],
+            inside[:, None] & within[None, :], PARTS,
         )  # fmt: skip
-        s = dot(x, x_middle, x_low, w, w_middle, w_low, s, PARTS, ROUNDED)
+        x, x_middle, x_low = load_parts(
+            p, p_size, b[None, :] * CHILDREN + j[:, None], real[None, :] & within[:, None], PARTS
+        )
+        s = dot(w, w_middle, w_low, x, x_middle, x_low, s, PARTS, ROUNDED)
     slot = (tl.load(starts + r) + unit).to(tl.int64)
-    out = (slot * B + b)[:, None] * NODES + i[None, :]
-    tl.store(values + out, tl.log(s), mask=real[:, None] & inside[None, :])
+    out = (slot * B + b)[None, :] * NODES + i[:, None]
+    tl.store(values + out, tl.log(s), mask=real[None, :] & inside[:, None])
 
 
 @triton.jit
@@ -132,14 +133,14 @@ def dense_backward_kernel(
     COLUMNS: tl.constexpr,
     DEPTH: tl.constexpr,
 ):
-    """p * (q @ theta).
+    """p * (q @ theta), children first.
 
-    Grid: units * tiles of COLUMNS children * tiles of ROWS samples. Nothing is written for padding.
+    Grid: units * tiles of ROWS children * tiles of COLUMNS samples. Nothing is written for padding.
     """
     elements = children // WIDTH
     CHILDREN = elements * WIDTH
-    row_tiles = tl.cdiv(B, ROWS)
-    tiles = row_tiles * ((CHILDREN + COLUMNS - 1) // COLUMNS)
+    column_tiles = tl.cdiv(B, COLUMNS)
+    tiles = column_tiles * ((CHILDREN + ROWS - 1) // ROWS)
     unit = tl.program_id(0) // tiles
     tile = tl.program_id(0) % tiles
     r = step_number(counter, stride, first_step)
@@ -147,9 +148,9 @@ def dense_backward_kernel(
     if place < 0:
         return
     row = tl.load(rows + r * units + unit).to(tl.int64)
-    b = (tile % row_tiles) * ROWS + tl.arange(0, ROWS)
-    j = (tile // row_tiles) * COLUMNS + tl.arange(0, COLUMNS)
-    real, within = b < B, j < CHILDREN
+    j = (tile // column_tiles) * ROWS + tl.arange(0, ROWS)
+    b = (tile % column_tiles) * COLUMNS + tl.arange(0, COLUMNS)
+    within, real = j < CHILDREN, b < B
     q += place * B * NODES
     p += place * B * CHILDREN
     weights += row * NODES * CHILDREN
@@ -160,18 +161,18 @@ def dense_backward_kernel(
     for first in range(0, NODES, DEPTH):
         i = first + tl.arange(0, DEPTH)
         inside = i < NODES
-        y, y_middle, y_low = load_parts(
-            q, q_size, b[:, None] * NODES + i[None, :], real[:, None] & inside[None, :], PARTS
-        )
         w, w_middle, w_low = load_parts(
-            weights, w_size, i[:, None] * CHILDREN + j[None, :],
-            inside[:, None] & within[None, :], PARTS,
+            weights, w_size, i[None, :] * CHILDREN + j[:, None],
+            inside[None, :] & within[:, None], PARTS,
         )  # fmt: skip
-        back = dot(y, y_middle, y_low, w, w_middle, w_low, back, PARTS, ROUNDED)
-    mask = real[:, None] & within[None, :]
-    factor = load_sum(p, p_size, b[:, None] * CHILDREN + j[None, :], mask, P_PARTS)
+        y, y_middle, y_low = load_parts(
+            q, q_size, b[None, :] * NODES + i[:, None], real[None, :] & inside[:, None], PARTS
+        )
+        back = dot(w, w_middle, w_low, y, y_middle, y_low, back, PARTS, ROUNDED)
+    mask = real[None, :] & within[:, None]
+    factor = load_sum(p, p_size, b[None, :] * CHILDREN + j[:, None], mask, P_PARTS)
     slot = (tl.load(starts + r) + unit * elements + j // WIDTH).to(tl.int64)
-    out = (slot[None, :] * B + b[:, None]) * WIDTH + (j % WIDTH)[None, :]
+    out = (slot[:, None] * B + b[None, :]) * WIDTH + (j % WIDTH)[:, None]
     tl.store(flows + out, factor * finite(back), mask=mask)
 
 
