@@ -123,7 +123,9 @@ def _split_weights(
     for layer in (layer for stage in walk.program.stages for layer in stage):
         if multiplies_in_parts(layer, walk.precision, batch):
             readers.setdefault(layer.weights.group, []).append(layer)
-    return {group: _split_group(walk, weights[group], r, batch, save) for group, r in readers.items()}
+    return {
+        group: _split_group(walk, weights[group], r, batch, save) for group, r in readers.items()
+    }
 
 
 def _split_group(
@@ -131,7 +133,7 @@ def _split_group(
 ) -> Array:
     weights = _as_rows(weights)
     blocks = max(layer.num_blocks for layer in layers)
-    units = sum(np.count_nonzero(layer.weights.real) for layer in layers)
+    units = sum(int(np.count_nonzero(layer.weights.real)) for layer in layers)
     if kernels.splits_where_read(blocks, units * batch // len(weights), save):
         return weights[None]
     roles: list[ops.Role] = [forward_role(layer, batch) for layer in layers]

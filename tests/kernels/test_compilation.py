@@ -195,9 +195,7 @@ print(sorted({"jax", "torch", "triton"} & set(sys.modules)))
     assert done.stdout.split("\n")[0] == "['triton']"
 
 
-def test_what_a_worker_answers_is_assembled(
-    requested, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_worker_answers_is_assembled(requested, monkeypatch: pytest.MonkeyPatch) -> None:
     """Once, while JAX still traces, in a program that calls the kernel and nothing else."""
     _, (call,) = requested
     answers = [Future(), None]

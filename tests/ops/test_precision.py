@@ -27,9 +27,7 @@ def test_where_nothing_is_summed_nothing_is_rounded(case: tuple, precision: str)
     )
 
     def product(a, b):
-        return dot(
-            a, b, contract, batch=batch, precision=precision, role="forward", num_samples=64
-        )
+        return dot(a, b, contract, batch=batch, precision=precision, role="forward", num_samples=64)
 
     found = jax.jit(product)(a, b)
     wide = [np.asarray(x, np.float64) for x in (a, b)]

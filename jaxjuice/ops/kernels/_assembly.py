@@ -20,9 +20,7 @@ from jax.stages import Traced
 THREADS = ThreadPoolExecutor(16, "jaxjuice-assemble")
 
 
-def assemble_later(
-    answer: Future[dict[str, Any] | None], num_warps: int, capability: int
-) -> None:
+def assemble_later(answer: Future[dict[str, Any] | None], num_warps: int, capability: int) -> None:
     """Has a kernel assembled once a worker has compiled it.
 
     Args:

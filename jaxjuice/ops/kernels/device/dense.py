@@ -89,7 +89,11 @@ def dense_forward_kernel(
     weights += row * NODES * CHILDREN
     p_size = tl.full([], num_places, tl.int64) * B * CHILDREN
     w_size = tl.full([], num_rows, tl.int64) * NODES * CHILDREN
+    # A product that adds to another waits for it. While weights are split, that takes longest; but
+    # six sums, or those that are rounded, have no room in registers.
+    APART: tl.constexpr = weights.dtype.element_ty == tl.float32 and PARTS == 2 and not ROUNDED
     s = tl.zeros([ROWS, COLUMNS], tl.float32)
+    s_middle, s_low = s, s
     for first in range(0, CHILDREN, DEPTH):
         j = first + tl.arange(0, DEPTH)
         within = j < CHILDREN
@@ -100,7 +104,14 @@ def dense_forward_kernel(
         x, x_middle, x_low = load_parts(
             p, p_size, b[None, :] * CHILDREN + j[:, None], real[None, :] & within[:, None], PARTS
         )
-        s = dot(w, w_middle, w_low, x, x_middle, x_low, s, PARTS, ROUNDED)
+        if APART:
+            s_middle = tl.dot(w_middle, x, s_middle)
+            s_low = tl.dot(w, x_middle, s_low)
+            s = tl.dot(w, x, s)
+        else:
+            s = dot(w, w_middle, w_low, x, x_middle, x_low, s, PARTS, ROUNDED)
+    if APART:
+        s += s_middle + s_low
     slot = (tl.load(starts + r) + unit).to(tl.int64)
     out = (slot * B + b)[None, :] * NODES + i[:, None]
     tl.store(values + out, tl.log(s), mask=real[None, :] & inside[:, None])
