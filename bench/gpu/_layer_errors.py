@@ -34,6 +34,8 @@ class Layer(NamedTuple):
         batch: samples.
         tied: whether units of one block have the same weights in every step of their circuit, as
             those of homogeneous HMMs do: XLA multiplies them in some modes.
+        splits: whether the kernels split the weights of units of one block where they read them, as
+            they do in inference, or find them split.
     """
 
     title: str
@@ -45,6 +47,12 @@ class Layer(NamedTuple):
     width: int
     batch: int
     tied: bool = False
+    splits: bool = False
+
+    @property
+    def keeps_apart(self) -> bool:
+        """Whether q is kept for every element that a block reads, as `jaxjuice.passes` does."""
+        return self.blocks > 1 and self.num_nodes * self.own <= self.elements * self.width
 
     def runs_on(self, mode: str) -> str:
         """Whose products these are on an NVIDIA GPU."""
@@ -65,14 +73,18 @@ class Layer(NamedTuple):
 
 LAYERS = (
     Layer("sparse, 8 blocks that read 4 of 8 elements", 1, 8, 128, 8, 4, 256, 128),
+    Layer("sparse, 8 blocks of 32 nodes that read 4 of 8", 1, 8, 32, 8, 4, 256, 128),
     Layer("dense, one group, tied", 1, 1, 1024, 1, 1, 1024, 512, tied=True),
     Layer("one group below the gate, tied", 1, 1, 1024, 1, 1, 1024, 128, tied=True),
     Layer("dense, three groups", 3, 1, 1024, 1, 1, 1024, 512),
+    Layer("dense, three groups, split where read", 3, 1, 1024, 1, 1, 1024, 512, splits=True),
     Layer("three groups below the gate", 3, 1, 1024, 1, 1, 1024, 128),
 )
 QUICK_LAYERS = (
     Layer("sparse, 4 blocks that read 2 of 4 elements", 1, 4, 8, 4, 2, 16, 16),
+    Layer("sparse, 4 blocks of 2 nodes that read 2 of 4", 1, 4, 2, 4, 2, 16, 16),
     Layer("three groups", 3, 1, 32, 1, 1, 32, 16),
+    Layer("three groups, split where read", 3, 1, 32, 1, 1, 32, 16, splits=True),
     Layer("one group, tied", 1, 1, 32, 1, 1, 32, 16, tied=True),
 )
 
@@ -224,14 +236,19 @@ def _children(layer: Layer, problem: _Problem) -> tuple[Any, ...]:
 
 
 def _kept_ratio(
-    problem: _Problem, v: Array, block_shifts: Array | None, kept: Array, implementation: str
+    problem: _Problem,
+    v: Array,
+    block_shifts: Array | None,
+    apart: tuple[Array, Array] | None,
+    kept: Array,
+    implementation: str,
 ) -> Array:
     f = jnp.concatenate([jnp.zeros_like(problem.flows[:1]), problem.flows])
     entries = jnp.arange(len(v), dtype=jnp.int32)
     slots = (1 + entries).reshape(1, len(v), 1, 1)
     _, kept_now = kernels.flow_ratio(
         v, f, slots, None, block_shifts, None if block_shifts is None else block_shifts.max(1),
-        None, _zero(), _step(), entries[None], kept, f, False, implementation,
+        apart, _zero(), _step(), entries[None], kept, f, False, implementation,
     )  # fmt: skip
     assert kept_now is not None
     return kept_now
@@ -265,15 +282,15 @@ def _one_block(layer: Layer, problem: _Problem, mode: str, implementation: str):
         if not in_parts:
             return ops.sum_layer_forward(kept, weights, ops.LL, mode), kept
         v = kernels.dense_forward(
-            kept, theta, entries[None], entries[None], _zero(), _step(),
-            jnp.zeros((units, batch, nodes)), mode, implementation,
+            kept, weights[None] if layer.splits else theta, entries[None], entries[None], _zero(),
+            _step(), jnp.zeros((units, batch, nodes)), mode, implementation,
         )  # fmt: skip
         return v, kept
 
     def backward(v: Array, p: Array) -> tuple[Array, Array]:
         shape = units, batch, nodes
         kept = jnp.zeros((parts, *shape), jnp.bfloat16) if in_parts else jnp.zeros(shape)
-        q = _kept_ratio(problem, v, None, kept, implementation)
+        q = _kept_ratio(problem, v, None, None, kept, implementation)
         flows = jnp.zeros((units, batch, width))
         if in_parts:
             flows = kernels.dense_backward(
@@ -313,7 +330,13 @@ def _several_blocks(layer: Layer, problem: _Problem, mode: str, implementation: 
         return v, (p, shifts, block_shifts)
 
     def backward(v: Array, saved: tuple[Array, Array, Array]) -> tuple[Array, Array]:
-        q = _kept_ratio(problem, v, saved[2], jnp.zeros_like(v), implementation)
+        apart, kept = None, jnp.zeros_like(v)
+        if layer.keeps_apart:
+            apart = saved[1], selection[None]
+            readers = layer.units * layer.blocks * layer.own
+            of_backward = kernels.products(mode, "backward", layer.batch).parts
+            kept = jnp.zeros((of_backward, readers, layer.batch, layer.size), jnp.bfloat16)
+        q = _kept_ratio(problem, v, saved[2], apart, kept, implementation)
         flows = kernels.element_flows(
             *saved, q, theta, rows[None], problem.readers[None], _zero(), _step(),
             jnp.zeros(shape), layer.blocks, mode, implementation,
