@@ -32,14 +32,17 @@ def test_what_is_not_a_number_misses_its_target() -> None:
 
 
 def test_the_layers_are_what_their_titles_say() -> None:
-    algorithms = [_layer_errors._algorithms(layer, "auto")[0] for layer in _layer_errors.LAYERS]
+    layers = _layer_errors.LAYERS
     bf16, tf32 = "BF16_BF16_F32", "TF32_TF32_F32"
-    assert algorithms == [bf16, tf32, bf16, tf32, bf16]
-    by = [layer.runs_on("auto") for layer in _layer_errors.LAYERS]
-    assert by == ["Triton", "XLA", "XLA", "Triton", "Triton"]
-    assert {layer.runs_on("fp32") for layer in _layer_errors.LAYERS} == {"Triton"}
-    for layer in _layer_errors.LAYERS:
-        assert layer.num_nodes == layer.num_children == 1024
+    algorithms = [_layer_errors._algorithms(layer, "auto")[0] for layer in layers]
+    assert algorithms == [bf16, bf16, tf32, bf16, tf32, tf32, bf16]
+    by = [layer.runs_on("auto") for layer in layers]
+    assert by == ["Triton", "Triton", "XLA", "XLA", "Triton", "Triton", "Triton"]
+    assert {layer.runs_on("fp32") for layer in layers} == {"Triton"}
+    assert [layer.keeps_apart for layer in layers] == [False, True, *5 * [False]]
+    assert [layer.splits for layer in layers] == [*5 * [False], True, False]
+    assert {layer.num_children for layer in layers} == {1024}
+    assert {layer.num_nodes for layer in layers if not layer.keeps_apart} == {1024}
 
 
 def test_sums_are_counted_by_hand() -> None:
