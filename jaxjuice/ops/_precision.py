@@ -88,8 +88,8 @@ def dot(
 ) -> jax.Array:
     """`lax.dot_general` in the precision of a mode, accumulated in the operands' own type.
 
-    Where nothing is summed (a sum layer of one node, say), nothing is rounded either, in any mode:
-    for XLA's dots would try out cuBLAS's configurations at it.
+    Where the axes to sum over have size 1 (backward through a sum layer of one node, say), it
+    multiplies and rounds to float32 alone, in any mode: XLA would try out cuBLAS's configurations.
     """
     if all(a.shape[axis] == 1 for axis in contract[0]):
         return _outer(a, b, contract, batch)

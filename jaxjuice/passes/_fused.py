@@ -57,7 +57,8 @@ class FusedPass(NamedTuple):
     """What the backward pass needs of the pass forward.
 
     Attributes:
-        weights: theta in parts `[parts, P, M, N]`, of the groups that the kernels multiply with.
+        weights: theta of the groups that the kernels multiply with: in parts `[parts, P, M, N]`, or
+            float32 `[1, P, M, N]`, which products split where they read it.
         layers: of each layer of each stage.
     """
 
@@ -118,7 +119,7 @@ def forward(
 def _split_weights(
     walk: Walk, weights: dict[str, Array], batch: int, save: bool
 ) -> dict[str, Array]:
-    """The weights that kernels multiply with, `[parts, P, M, N]` by group, or `[1, P, M, N]`."""
+    """The weights that kernels multiply with, see `FusedPass`."""
     readers: dict[str, list[SumLayer]] = {}
     for layer in (layer for stage in walk.program.stages for layer in stage):
         if multiplies_in_parts(layer, walk.precision, batch):

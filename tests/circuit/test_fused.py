@@ -91,6 +91,36 @@ def test_elements_that_share_children_are_told() -> None:
     assert found[0] is True and found[-1] is False
 
 
+def test_weights_are_split_where_inference_reads_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless so many samples meet them that a pass over them is shorter; blocks find them split."""
+    multiply_in_parts(monkeypatch)
+    found: list[tuple[str, str]] = []
+    for name in ("dense_forward", "forward"):
+        original = getattr(kernels, name)
+
+        def op(*arrays, name=name, original=original):
+            (weights,) = (a for a in arrays[1:4] if getattr(a, "ndim", 0) == 4)
+            found.append((name, weights.dtype.name))
+            return original(*arrays)
+
+        monkeypatch.setattr(kernels, name, op)
+
+    def types(name: str, batch: int, *, flows: bool = False) -> set[tuple[str, str]]:
+        found.clear()
+        pc = compiled(STRUCTURES[name](), precision="fp32")
+        run = pc.log_likelihood_and_flows if flows else pc.log_likelihood
+        params = jax.eval_shape(pc.init, jax.random.key(0))
+        jax.eval_shape(run, params, jax.ShapeDtypeStruct((batch, pc.num_vars), jnp.int32))
+        return set(found)
+
+    whole, split = {("dense_forward", "float32")}, {("dense_forward", "bfloat16")}
+    assert types("HMM", 1024) == whole and types("HMM", 1025) == split
+    assert types("HMM", 16, flows=True) == split
+    # Six steps share the weights of this one.
+    assert types("tied HMM", 170) == whole and types("tied HMM", 171) == split
+    assert {dtype for op, dtype in types("picking", 16) if op == "forward"} == {"bfloat16"}
+
+
 @pytest.mark.parametrize(("batch", "wanted"), [(3, False), (4, True)])
 def test_tables_that_are_read_often_are_read_as_logarithms(batch: int, wanted: bool) -> None:
     """Three repetitions read each leaf: 3 x batch values of its 3 categories."""

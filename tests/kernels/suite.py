@@ -71,8 +71,12 @@ for _make in _PRODUCTS:
     _add(_make, "apart", spread=200.0)
     _add(_make, "one-block", blocks=1, elements=2, own=2)
     _add(_make, "unread", blocks=2, elements=9, own=2)
+_add(cases.forward, "seven-blocks", blocks=7)  # whose shifts are looked at in two goes
 _add(cases.forward, "many-blocks", blocks=21, elements=9, own=5)
 _add(cases.forward, "one-step", one_step=True, units=3)
+_add(cases.forward, "many-blocks-one-step", one_step=True, units=3, blocks=21, elements=9, own=5)
+_add(cases.forward, "tiles", batch=300, nodes=130, blocks=2)
+_add(cases.element_flows, "tiles", batch=150, nodes=20, width=270, blocks=2)
 for _make in _PRODUCTS[1:]:
     _add(_make, "by-reader", by_reader=True)
     _add(_make, "by-reader-apart", by_reader=True, spread=200.0, units=3, batch=40)

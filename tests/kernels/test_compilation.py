@@ -203,6 +203,7 @@ def test_what_a_worker_answers_is_assembled(requested, monkeypatch: pytest.Monke
     done: list[tuple] = []
     monkeypatch.setattr(_assembly, "assemble", lambda *a: done.append(a))
     monkeypatch.setattr(_assembly, "THREADS", ThreadPoolExecutor(1))
+    monkeypatch.setattr(_assembly, "HELPS", True)
     given, (later, _) = call["arguments"], answers
     for _ in range(2):
         _launch._request(call["kernel"], (*given, *jax.tree.leaves(call["out"])), {}, 8, 2)
@@ -229,10 +230,11 @@ def test_what_a_worker_answers_is_assembled(requested, monkeypatch: pytest.Monke
 
 
 def test_what_no_worker_compiled_is_not_assembled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor is anything once Python ends; and what fails is nobody's trouble."""
+    """Nor is what comes once Python ends; and what fails is nobody's trouble."""
     threads, done = ThreadPoolExecutor(1), []
     monkeypatch.setattr(_assembly, "THREADS", threads)
     monkeypatch.setattr(_assembly, "assemble", lambda *a: done.append(a) or 1 / 0)
+    monkeypatch.setattr(_assembly, "HELPS", True)
     for found in (None, {"name": "a"}):
         answer: Future = Future()
         answer.set_result(found)
@@ -240,6 +242,15 @@ def test_what_no_worker_compiled_is_not_assembled(monkeypatch: pytest.MonkeyPatc
     threads.shutdown()
     _assembly.assemble_later(answer, 4, 90)
     assert done == [({"name": "a"}, 4, 90)]
+
+
+def test_where_it_would_not_help_nothing_is_assembled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_assembly, "HELPS", False)
+    monkeypatch.setattr(_assembly, "THREADS", None)
+    answer: Future = Future()
+    _assembly.assemble_later(answer, 4, 90)
+    answer.set_result({"name": "a"})
+    assert jax.__version_info__ >= (0, 11) or not _assembly.HELPS
 
 
 def _fake(limit: int) -> Pool:

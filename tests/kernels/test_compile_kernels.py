@@ -58,6 +58,8 @@ def compiled(monkeypatch: pytest.MonkeyPatch, capability: int) -> list[Compiled]
     [
         *((c, 2, mode) for c in CAPABILITIES for mode in ("bf16", "fp32")),
         (90, 2, "tf32"),
+        (90, 40, "bf16"),
+        (90, 40, "tf32"),
         (90, 40, "bf16x3"),
         (90, 40, "fp32"),
     ],
@@ -72,6 +74,26 @@ def test_products(
     assert all(name.startswith(KIND[capability]) for name in kernel.products)
     assert kernel.fits, f"{kernel.shared} bytes of shared memory"
     assert kernel.spills <= 64, kernel.spills
+
+
+@pytest.mark.parametrize("precision", ["bf16", "tf32"])
+@pytest.mark.parametrize("op", [op for op in DENSE if op != "dense_gradient"])
+@pytest.mark.parametrize("capability", [90])
+def test_long_sums(op: str, precision: str, capability: int, compiled: list[Compiled]) -> None:
+    """Whose tiles are deeper."""
+    shape = dict(nodes=1024, batch=256, width=1024)
+    DENSE[op](precision=precision, units=8, **shape).run("triton")
+    (kernel,) = compiled
+    assert kernel.products and kernel.fits and kernel.spills <= 64, (kernel.shared, kernel.spills)
+
+
+@pytest.mark.parametrize("capability", [CAPABILITIES[0], 90, CAPABILITIES[-1]])
+def test_shifts_of_many_blocks(capability: int, compiled: list[Compiled]) -> None:
+    """They have a kernel of their own."""
+    CASES["forward-many-blocks"]().run("triton")
+    shifts, product = compiled
+    assert not shifts.products and product.products
+    assert all(kernel.fits and not kernel.spills for kernel in compiled)
 
 
 @pytest.mark.parametrize("capability", [90])

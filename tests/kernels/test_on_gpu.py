@@ -58,5 +58,5 @@ def test_workers_compile(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_assembly, "THREADS", Threads(1))
     CASES["split-three"]().check("triton")
     assert answers and None not in answers
-    assert len(assembled) == len(answers)
+    assert len(assembled) == (len(answers) if _assembly.HELPS else 0)
     assert all(future.exception() is None for future in assembled)

@@ -126,7 +126,40 @@ KERNELS = [
     Mutation(
         "a unit is shifted by its last blocks", _BLOCKS,
         "scale = tl.maximum(scale, tl.max(m, axis=0))", "scale = tl.max(m, axis=0)",
+        _interpreted("forward-seven-blocks"),
+    ),
+    Mutation(
+        "a unit of many blocks is shifted by its last ones", _BLOCKS,
+        "scale = tl.maximum(scale, tl.max(most, axis=0))", "scale = tl.max(most, axis=0)",
         _interpreted("forward-many-blocks"),
+    ),
+    Mutation(
+        "shifts of other samples", _BLOCKS,
+        "if tile % TILES == 0:", "if tile == 0:", _interpreted("forward-tiles"),
+    ),
+    Mutation(
+        "samples of the first tile in every tile", _BLOCKS,
+        "b = (tile // TILES) * ROWS + tl.arange(0, ROWS)", "b = tl.arange(0, ROWS)",
+        _interpreted("forward-tiles"),
+    ),
+    Mutation(
+        "element flows of samples of the first tile", _BLOCKS,
+        "    b = (tile // TILES) * ROWS + tl.arange(0, ROWS)\n    j =",
+        "    b = tl.arange(0, ROWS)\n    j =", _interpreted("element_flows-tiles"),
+    ),
+    Mutation(
+        "a block is shifted by what others read", _BLOCKS,
+        'tl.where(mine[:, None], m, float("-inf"))', "m", _interpreted("forward-small"),
+    ),
+    Mutation(
+        "shifts of the first unit in every unit", _BLOCKS,
+        "selection += entry * (BLOCKS * OWN)", "selection += 0", _interpreted("forward-small"),
+    ),
+    Mutation(
+        "shifts of a step lie where those of all do", _BLOCKS,
+        "((first // elements).to(tl.int64) * BLOCKS + block % BLOCKS) * B",
+        "((r * units + unit).to(tl.int64) * BLOCKS + block % BLOCKS) * B",
+        _interpreted("forward-one-step"),
     ),
     Mutation(
         "readers of all units are those of the first", _BLOCKS,
@@ -184,7 +217,7 @@ KERNELS = [
     ),
     Mutation(
         "blocks are not brought to the unit's shift", _BLOCKS,
-        "v = tl.log(s) + (most - common)[:, None]", "v = tl.log(s)", _interpreted("forward-small"),
+        "v = tl.log(s) + (most - scale)[:, None]", "v = tl.log(s)", _interpreted("forward-small"),
     ),
     Mutation(
         "parameters of the first step in every step", _BLOCKS,
@@ -264,6 +297,20 @@ KERNELS = [
         "a dense product without its last children", _DENSE,
         "range(0, CHILDREN, DEPTH)", "range(0, CHILDREN - DEPTH, DEPTH)",
         _interpreted("dense_forward-wide"),
+    ),
+    Mutation(
+        "weights that are split where they are read have one part", _DENSE,
+        "s += s_middle + s_low", "s += s_low", _precise_dense("dense_forward-whole", "tf32"),
+    ),
+    Mutation(
+        "p has one part where weights are split", _DENSE,
+        "s += s_middle + s_low", "s += s_middle", _precise_dense("dense_forward-whole", "tf32"),
+    ),
+    Mutation(
+        "weights that are split where they are read are bfloat16", _ARITHMETIC,
+        "high, middle, low = split(x, PARTS)  # pyright: ignore\n    else:",
+        "high, middle, low = split(x, 1)  # pyright: ignore\n    else:",
+        _precise_dense("dense_forward-whole", "fp32"),
     ),
     Mutation(
         "dense flows are not those of children", _DENSE,
@@ -484,6 +531,15 @@ XLA = [
         "steps of a loop run in the order of those of the pass forward", _FUSED,
         "last, sign = count - 1, -1 if reverse else 1", "last, sign = count - 1, 1",
         _in(_PASSES, "steps_of_a_loop"),
+    ),
+    Mutation(
+        "weights are split where a pass backward reads them, too", _PARTS,
+        "samples <= _FEW_SAMPLES and not save", "samples <= _FEW_SAMPLES",
+        _in(_PASSES, "split_where"),
+    ),
+    Mutation(
+        "weights are split where they are read however often", _FUSED,
+        "units * batch // len(weights)", "batch // len(weights)", _in(_PASSES, "split_where"),
     ),
     Mutation(
         "r q is kept however much it is", _FUSED_LAYERS,

@@ -1,12 +1,16 @@
 """PTX becomes machine code in the background, while JAX still traces.
 
-XLA runs ptxas when it compiles a program, for one kernel after the other, and jaxlib keeps, for the
-whole process, what it returned. So each kernel is compiled in a program of its own, in a thread, as
-soon as a worker has its PTX: the program that follows finds the machine code. Whatever goes wrong
-here, XLA runs ptxas as ever.
+From jax 0.11 on, XLA runs ptxas when it compiles a program, for one kernel after another, and
+jaxlib keeps what it returned for the whole process. So each kernel is compiled in a program of its
+own, in a thread, as soon as a worker has its PTX: the program that follows finds the machine code.
+Whatever goes wrong here, XLA runs ptxas as ever. (jax 0.10 does so when the program first runs.)
+
+Python waits at its end for what is left to do here, a second or two: to end threads while XLA
+compiles would be unsafe.
 """
 
 import importlib
+import os
 import zlib
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -16,8 +20,9 @@ import jax
 import jax.numpy as jnp
 from jax.stages import Traced
 
-# Threads that wait: ptxas is a process.
-THREADS = ThreadPoolExecutor(16, "jaxjuice-assemble")
+HELPS = jax.__version_info__ >= (0, 11)
+# One core is left to this process.
+THREADS = ThreadPoolExecutor(max(1, min(16, (os.cpu_count() or 2) - 1)), "jaxjuice-assemble")
 
 
 def assemble_later(answer: Future[dict[str, Any] | None], num_warps: int, capability: int) -> None:
@@ -28,6 +33,9 @@ def assemble_later(answer: Future[dict[str, Any] | None], num_warps: int, capabi
         num_warps: see Triton.
         capability: the GPU's compute capability, 90 for 9.0.
     """
+
+    if not HELPS:
+        return
 
     def start(answer: Future[dict[str, Any] | None]) -> None:
         if (found := answer.result()) is not None:

@@ -1,6 +1,7 @@
 """Products of units whose blocks read some of the unit's elements each."""
 
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,8 +21,12 @@ from jaxjuice.ops.kernels._tiles import (
 
 # Columns of the gradient's product: nodes of so many readers of an element are summed at once.
 _AT_ONCE = 64
-# So many shifts of a sample are looked at together.
+# So many shifts of a sample are looked at together, by the product's kernel and by their own.
 _SHIFTS_AT_ONCE = 16
+_SHIFTS_ALONE = 32
+# Each block of a unit looks at what all of them read, up to so much; then that takes longer than
+# the start of a kernel.
+_FEW_SHIFTS = 64
 
 
 def forward(
@@ -67,9 +72,13 @@ def forward(
     role: Role = "dense_forward" if dense else "forward"
     parts, _ = products(precision, role, batch)
 
+    found = blocks * own > _FEW_SHIFTS
+
     def kernel(*arrays):
         from jaxjuice.ops.kernels.device.blocks import forward_kernel
 
+        if found:
+            arrays = (*arrays[:-2], *_block_shifts(arrays, elements))
         tile = block_forward_tile(batch, size, width, parts)
         tiles = -(-batch // tile.rows) * -(-size // tile.columns)
         out = values, scales, block_shifts
@@ -79,7 +88,7 @@ def forward(
             aliases={8: 0, 9: 1, 10: 2},
             grid=(tiles * units * blocks,), num_warps=tile.warps, num_stages=tile.stages,
             SIZE=size, BLOCKS=blocks, OWN=own, OWN_ROOM=power_of_two(own), WIDTH=width, PARTS=parts,
-            AT_ONCE=min(_SHIFTS_AT_ONCE, power_of_two(blocks * own)),
+            FOUND=found, AT_ONCE=min(_SHIFTS_AT_ONCE, power_of_two(blocks * own)),
             ROWS=tile.rows, COLUMNS=tile.columns, DEPTH=tile.depth,
         )  # fmt: skip
 
@@ -88,6 +97,23 @@ def forward(
     return _launch.dispatch(
         implementation, kernel, plain, p, shifts, firsts, weights, rows, selection, starts, step,
         values, scales, block_shifts,
+    )  # fmt: skip
+
+
+def _block_shifts(arrays: tuple[Any, ...], elements: int) -> tuple[Array, Array]:
+    """The new scales and block shifts, from the arrays that `forward` takes."""
+    from jaxjuice.ops.kernels.device.blocks import block_shifts_kernel
+
+    _, shifts, firsts, _, _, selection, starts, step, _, *out = arrays
+    _, units, blocks, own = selection.shape
+    batch, own_room = shifts.shape[1], power_of_two(own)
+    rows = min(32, power_of_two(batch))
+    return _launch.launch(
+        block_shifts_kernel, shifts, firsts, selection, starts, step, *out, batch, units, elements,
+        blocks, out=tuple(jax.ShapeDtypeStruct(x.shape, jnp.float32) for x in out),
+        aliases={5: 0, 6: 1}, grid=(units * -(-batch // rows),), num_warps=4,
+        OWN=own, OWN_ROOM=own_room,
+        AT_ONCE=max(1, min(power_of_two(blocks), _SHIFTS_ALONE // own_room)), ROWS=rows,
     )  # fmt: skip
 
 

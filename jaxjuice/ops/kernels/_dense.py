@@ -1,8 +1,7 @@
 """Products of units of one block with what comes before and after them.
 
 Letters as in `jaxjuice.ops`. p and q come in parts and of all steps, `[parts, places, B, ...]`, as
-`exponentiate` and `flow_ratio` keep them, and weights as `split` returns them, or of float32, with
-a single part: the kernels then split what they read.
+`exponentiate` and `flow_ratio` keep them, and weights as `split` returns them.
 """
 
 from functools import partial
@@ -42,7 +41,8 @@ def dense_forward(
 
     Args:
         p: `[parts, places, B, N]`.
-        weights: theta `[parts, P, M, N]`, or float32 `[1, P, M, N]`.
+        weights: theta `[parts, P, M, N]`; or float32 `[1, P, M, N]`, and the kernel splits what it
+            reads.
         rows: int32 `[steps, units]`, the parameters of each unit.
         places: int32 `[steps, units]`: where p of each unit is; -1 for padding.
         starts: int32 `[steps]`, the slot of the first unit.
@@ -62,8 +62,8 @@ def dense_forward(
     def kernel(*arrays):
         from jaxjuice.ops.kernels.device.dense import dense_forward_kernel
 
-        split = weights.dtype != jnp.float32
-        tile = dense_forward_tile(units, nodes, batch, children, parts, split)
+        in_parts = weights.dtype == jnp.bfloat16
+        tile = dense_forward_tile(units, nodes, batch, children, parts, in_parts)
         tiles = -(-nodes // tile.rows) * -(-batch // tile.columns)
         return _launch.launch(
             dense_forward_kernel, *arrays, num_places, weights.shape[1], batch, units, children,
@@ -94,7 +94,8 @@ def dense_backward(
     """The element flows of one step's units.
 
     Args:
-        q, p, weights, rows, places, step: as in `dense_forward`, q `[parts, places, B, M]`.
+        q, p, weights, rows, places, step: as in `dense_forward`, q `[parts, places, B, M]`, and
+            weights in parts.
         starts: int32 `[steps]`, the slot of the first unit's first element.
         flows: `[S, B, width]`.
         precision: one of `ops.PRECISIONS`.
@@ -105,6 +106,7 @@ def dense_backward(
     units = rows.shape[1]
     p_parts, num_places, batch, children = p.shape
     nodes, width = q.shape[3], flows.shape[2]
+    assert weights.dtype == jnp.bfloat16
     parts, rounded = products(precision, "backward", batch)
 
     def kernel(*arrays):

@@ -40,7 +40,7 @@ def flow_ratio(
         block_shifts, scales: of units of several blocks, `[steps * units, blocks, B]` and `[S, B]`:
             what the sums of a block and the values of a unit are relative to; None of others.
         apart: None; if r q is kept, for every element that a block reads, shifts m and selection as
-            `block_shifts` takes them.
+            `forward` takes them.
         starts: int32 `[steps]`, the slot of the first unit.
         step: which step this is.
         places: int32 `[steps, units]`: where in `kept` each unit goes; -1 for nowhere.

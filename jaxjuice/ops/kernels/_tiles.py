@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from jaxjuice.ops.kernels import _launch
 
-_PROGRAMS = 128  # enough to give every processor of a Hopper one
+_PROGRAMS = 128  # enough to give almost every processor of a Hopper one
 
 
 class Tile(NamedTuple):
@@ -33,20 +33,20 @@ def row_tile(batch: int, width: int, most_columns: int = 4096) -> Tile:
 
 
 def dense_forward_tile(
-    units: int, nodes: int, batch: int, children: int, parts: int, split: bool
+    units: int, nodes: int, batch: int, children: int, parts: int, in_parts: bool
 ) -> Tile:
     """For `units` products `[nodes, children] x [children, batch]` of operands in `parts`.
 
-    `split`: whether the left operand comes in parts, or is split where it is read.
+    `in_parts`: whether the left operand comes so, or as float32 and is split where it is read.
     """
     if not _is_large(units, nodes, batch):
         return _small_tile(nodes, batch, children, parts)
     if parts == 1:
         tile = Tile(128, 128, 64, 8, 3) if children > 512 else Tile(64, 128, 32, 4, 4)
     elif parts == 2:
-        tile = Tile(128, 128, 64 if split and children > 256 else 32, 8, 3)
+        tile = Tile(128, 128, 64 if in_parts and children > 256 else 32, 8, 3)
     else:
-        tile = Tile(128, 128 if split else 64, 32, 8, 3)
+        tile = Tile(128, 128 if in_parts else 64, 32, 8, 3)
     return _fit(tile, nodes, batch, children)
 
 
@@ -74,7 +74,7 @@ def dense_gradient_tile(
 
 
 def _is_large(units: int, rows: int, columns: int) -> bool:
-    """Whether tiles of 128 x 128 give every processor of a Hopper one."""
+    """Whether tiles of 128 x 128 give almost every processor of a Hopper one."""
     return _is_hopper() and units * -(-rows // 128) * -(-columns // 128) >= _PROGRAMS
 
 

@@ -20,6 +20,59 @@ from jaxjuice.ops.kernels.device.arithmetic import (
 
 
 @triton.jit
+def block_shifts_kernel(
+    shifts,  # [elements, B]: m
+    firsts,  # int32 [steps]: where in shifts the first element of the first unit is
+    selection,  # int32 [steps, units, BLOCKS, OWN]: which of the unit's elements a block reads
+    starts,  # int32 [steps]: the slot of the first unit
+    counter,  # int32 [1]: which step this is, see `step_number`
+    scales_before,  # the same memory as scales
+    block_shifts_before,  # the same memory as block_shifts
+    stride,
+    first_step,
+    B,
+    units,
+    elements,  # of a unit
+    blocks,
+    scales,  # [slots, B]: the largest M of a unit
+    block_shifts,  # [units with elements in shifts, blocks, B]: M
+    OWN: tl.constexpr,
+    OWN_ROOM: tl.constexpr,  # a power of two, not below OWN
+    AT_ONCE: tl.constexpr,  # how many blocks are read at a time
+    ROWS: tl.constexpr,
+):
+    """M, and the scale, of units of so many blocks that `forward_kernel` would read them too often.
+
+    Grid: units * tiles of ROWS samples.
+    """
+    r = step_number(counter, stride, first_step)
+    tiles = tl.cdiv(B, ROWS)
+    here = tl.program_id(0) // tiles
+    b = (tl.program_id(0) % tiles) * ROWS + tl.arange(0, ROWS)
+    real = b < B
+    first = tl.load(firsts + r) + here * elements
+    unit = (first // elements).to(tl.int64)
+    selection += (r * units + here) * blocks * OWN
+    scale = tl.full([ROWS], float("-inf"), tl.float32)
+    place = tl.arange(0, AT_ONCE * OWN_ROOM)
+    for start in range(0, blocks, AT_ONCE):
+        k = start + place // OWN_ROOM
+        inside = (k < blocks) & (place % OWN_ROOM < OWN)
+        c = tl.load(selection + k * OWN + place % OWN_ROOM, mask=inside, other=0)
+        m = tl.load(
+            shifts + (first + c).to(tl.int64)[:, None] * B + b[None, :],
+            mask=inside[:, None] & real[None, :], other=float("-inf"),
+        )  # fmt: skip
+        most = tl.max(tl.reshape(m, [AT_ONCE, OWN_ROOM, ROWS]), axis=1)
+        block = start + tl.arange(0, AT_ONCE)
+        out = (unit * blocks + block)[:, None] * B + b[None, :]
+        tl.store(block_shifts + out, most, mask=(block < blocks)[:, None] & real[None, :])
+        scale = tl.maximum(scale, tl.max(most, axis=0))
+    slot = (tl.load(starts + r) + here).to(tl.int64)
+    tl.store(scales + slot * B + b, scale, mask=real)
+
+
+@triton.jit
 def forward_kernel(
     p,  # [parts, elements, B, WIDTH]
     shifts,  # [elements, B]: m
@@ -48,7 +101,8 @@ def forward_kernel(
     OWN_ROOM: tl.constexpr,  # a power of two, not below OWN
     WIDTH: tl.constexpr,
     PARTS: tl.constexpr,
-    AT_ONCE: tl.constexpr,  # how many elements are looked at to find the largest shift
+    FOUND: tl.constexpr,  # whether scales and block_shifts are there, or are found here
+    AT_ONCE: tl.constexpr,  # how many elements are looked at to find them
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     DEPTH: tl.constexpr,
@@ -70,24 +124,29 @@ def forward_kernel(
     real, inside = b < B, i < SIZE
     first = tl.load(firsts + r) + unit * elements
     selection += entry * (BLOCKS * OWN)
-    most = tl.full([ROWS], float("-inf"), tl.float32)
-    scale = most
-    for start in range(0, BLOCKS * OWN, AT_ONCE):
-        place = start + tl.arange(0, AT_ONCE)
-        c = tl.load(selection + place, mask=place < BLOCKS * OWN, other=0)
-        m = tl.load(
-            shifts + (first + c).to(tl.int64)[:, None] * B + b[None, :],
-            mask=(place < BLOCKS * OWN)[:, None] & real[None, :], other=float("-inf"),
-        )  # fmt: skip
-        scale = tl.maximum(scale, tl.max(m, axis=0))
-        mine = place // OWN == block % BLOCKS
-        most = tl.maximum(most, tl.max(tl.where(mine[:, None], m, float("-inf")), axis=0))
     slot = (tl.load(starts + r) + unit).to(tl.int64)
-    if tile % TILES == 0:
-        here = (first // elements).to(tl.int64) * BLOCKS + block % BLOCKS
-        tl.store(block_shifts + here * B + b, most, mask=real)
-        if block % BLOCKS == 0:
-            tl.store(scales + slot * B + b, scale, mask=real)
+    block_shifts += ((first // elements).to(tl.int64) * BLOCKS + block % BLOCKS) * B
+    scales += slot * B
+    if FOUND:
+        most = tl.load(block_shifts + b, mask=real, other=0.0)
+        scale = tl.load(scales + b, mask=real, other=0.0)
+    else:
+        most = tl.full([ROWS], float("-inf"), tl.float32)
+        scale = most
+        for start in range(0, BLOCKS * OWN, AT_ONCE):
+            place = start + tl.arange(0, AT_ONCE)
+            c = tl.load(selection + place, mask=place < BLOCKS * OWN, other=0)
+            m = tl.load(
+                shifts + (first + c).to(tl.int64)[:, None] * B + b[None, :],
+                mask=(place < BLOCKS * OWN)[:, None] & real[None, :], other=float("-inf"),
+            )  # fmt: skip
+            scale = tl.maximum(scale, tl.max(m, axis=0))
+            mine = place // OWN == block % BLOCKS
+            most = tl.maximum(most, tl.max(tl.where(mine[:, None], m, float("-inf")), axis=0))
+        if tile % TILES == 0:
+            tl.store(block_shifts + b, most, mask=real)
+            if block % BLOCKS == 0:
+                tl.store(scales + b, scale, mask=real)
     row = tl.load(rows + entry).to(tl.int64) * BLOCKS + block % BLOCKS
     weights += row * (SIZE * OWN * WIDTH)
     p_size = tl.full([], num_elements, tl.int64) * B * WIDTH

@@ -89,8 +89,8 @@ def dense_forward_kernel(
     weights += row * NODES * CHILDREN
     p_size = tl.full([], num_places, tl.int64) * B * CHILDREN
     w_size = tl.full([], num_rows, tl.int64) * NODES * CHILDREN
-    # A product that adds to another waits for it. While weights are split, that takes longest; but
-    # six sums, or those that are rounded, have no room in registers.
+    # Products that add to one sum wait for each other, which shows where weights are split in
+    # between: so each gets a sum of its own. Three parts would need six: too many registers.
     APART: tl.constexpr = weights.dtype.element_ty == tl.float32 and PARTS == 2 and not ROUNDED
     s = tl.zeros([ROWS, COLUMNS], tl.float32)
     s_middle, s_low = s, s
