@@ -89,7 +89,7 @@ def dot(
     """`lax.dot_general` in the precision of a mode, accumulated in the operands' own type.
 
     Where the axes to sum over have size 1 (backward through a sum layer of one node, say), it
-    multiplies and rounds to float32 alone, in any mode: XLA would try out cuBLAS's configurations.
+    multiplies, and rounds nothing else, in any mode: XLA would try out cuBLAS's configurations.
     """
     if all(a.shape[axis] == 1 for axis in contract[0]):
         return _outer(a, b, contract, batch)

@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 from jax.stages import Traced
 
+# Whether jaxlib runs ptxas for a program that is compiled and not run.
 HELPS = jax.__version_info__ >= (0, 11)
 # One core is left to this process.
 THREADS = ThreadPoolExecutor(max(1, min(16, (os.cpu_count() or 2) - 1)), "jaxjuice-assemble")
