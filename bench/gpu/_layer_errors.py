@@ -52,7 +52,7 @@ class Layer(NamedTuple):
     @property
     def keeps_apart(self) -> bool:
         """Whether q is kept for every element that a block reads, as `jaxjuice.passes` does."""
-        return self.blocks > 1 and self.num_nodes * self.own <= self.elements * self.width
+        return kernels.keeps_apart(self.blocks, self.num_nodes, self.own, self.elements, self.width)
 
     def runs_on(self, mode: str) -> str:
         """Whose products these are on an NVIDIA GPU."""

@@ -167,13 +167,11 @@ def readers_of(layer: SumLayer) -> np.ndarray:
 
 
 def keeps_apart(layer: SumLayer) -> bool:
-    """Whether q is kept for every element that a block reads, in parts and relative to the element.
-
-    The products of the pass backward then have both operands as they lie. A fixed rule: only where
-    this is no more than p. It depends on the layer alone.
-    """
-    of_readers = layer.num_nodes * layer.block_elements
-    return layer.num_blocks > 1 and of_readers <= layer.num_elements * layer.width
+    """Whether q is kept for every element that a block reads. It depends on the layer alone."""
+    own = layer.block_elements
+    return kernels.keeps_apart(
+        layer.num_blocks, layer.num_nodes, own, layer.num_elements, layer.width
+    )
 
 
 def start_ratios(walk: Walk, layer: SumLayer, batch: int, empty: Empty) -> Array | None:

@@ -542,8 +542,8 @@ XLA = [
         "units * batch // len(weights)", "batch // len(weights)", _in(_PASSES, "split_where"),
     ),
     Mutation(
-        "r q is kept however much it is", _FUSED_LAYERS,
-        "of_readers <= layer.num_elements * layer.width", "of_readers > 0",
+        "r q is kept however much it is", "ops/kernels/_flows.py",
+        "nodes * own <= elements * width", "nodes > 0",
         _in(_PASSES, "no_more_than"),
     ),
     Mutation(

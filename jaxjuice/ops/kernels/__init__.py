@@ -26,7 +26,11 @@ from jaxjuice.ops.kernels._elements import (
     exponentiate_apart as exponentiate_apart,
     scale_flows as scale_flows,
 )
-from jaxjuice.ops.kernels._flows import flow_ratio as flow_ratio, leaf_counts as leaf_counts
+from jaxjuice.ops.kernels._flows import (
+    flow_ratio as flow_ratio,
+    keeps_apart as keeps_apart,
+    leaf_counts as leaf_counts,
+)
 from jaxjuice.ops.kernels._launch import (
     KernelWarning as KernelWarning,
     available as available,

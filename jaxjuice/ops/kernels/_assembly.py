@@ -10,7 +10,6 @@ compiles would be unsafe.
 """
 
 import importlib
-import os
 import zlib
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -20,10 +19,11 @@ import jax
 import jax.numpy as jnp
 from jax.stages import Traced
 
+from jaxjuice.ops.kernels._compilation import make_kernel, spare_cores
+
 # Whether jaxlib runs ptxas for a program that is compiled and not run.
 HELPS = jax.__version_info__ >= (0, 11)
-# One core is left to this process.
-THREADS = ThreadPoolExecutor(max(1, min(16, (os.cpu_count() or 2) - 1)), "jaxjuice-assemble")
+THREADS = ThreadPoolExecutor(max(1, spare_cores()), "jaxjuice-assemble")
 
 
 def assemble_later(answer: Future[dict[str, Any] | None], num_warps: int, capability: int) -> None:
@@ -73,14 +73,3 @@ def program(library: Any, answer: dict[str, Any], num_warps: int, capability: in
         return jax.ffi.ffi_call("triton_kernel_call_ffi", out)(opaque=zlib.compress(proto))
 
     return jax.jit(jaxjuice_assemble).trace()
-
-
-def make_kernel(library: Any, answer: dict[str, Any], num_warps: int, capability: int) -> Any:
-    """A worker's answer as jaxlib's `TritonKernel`, without its TTIR, which nobody reads.
-
-    Args:
-        library, answer, num_warps, capability: see `program`.
-    """
-    return library.TritonKernel(
-        answer["name"], num_warps, 1, answer["shared"], answer["ptx"], "", capability
-    )

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from jaxjuice.ops.kernels import _assembly, _worker
+from jaxjuice.ops.kernels import _worker
 
 Answer = dict[str, Any] | None
 
@@ -182,7 +182,7 @@ class Pool:
             return None
 
 
-def _limit() -> int:
+def spare_cores() -> int:
     """One core is left to this process; Python must be able to start itself."""
     if not sys.executable or not hasattr(os, "sched_getaffinity"):
         return 0
@@ -190,7 +190,21 @@ def _limit() -> int:
 
 
 # -P: the folder of the script is no place to import from.
-POOL = Pool(_limit(), (sys.executable, "-P", str(_worker.__file__)))
+POOL = Pool(spare_cores(), (sys.executable, "-P", str(_worker.__file__)))
+
+
+def make_kernel(library: Any, answer: dict[str, Any], num_warps: int, capability: int) -> Any:
+    """A worker's answer as jaxlib's `TritonKernel`, without its TTIR, which nobody reads.
+
+    Args:
+        library: jaxlib's module for Triton, `gpu_triton`.
+        answer: see `_worker.compile_kernel`.
+        num_warps: see Triton.
+        capability: the GPU's compute capability, 90 for 9.0.
+    """
+    return library.TritonKernel(
+        answer["name"], num_warps, 1, answer["shared"], answer["ptx"], "", capability
+    )
 
 
 def compiled_elsewhere(library: Any, capability: int) -> Callable[..., Any]:
@@ -220,7 +234,7 @@ def compiled_elsewhere(library: Any, capability: int) -> Callable[..., Any]:
         if text is None or answer is None:
             return original(backend, platform, kernel, types, scalars, **options)
         if text not in found:
-            found[text] = _assembly.make_kernel(
+            found[text] = make_kernel(
                 library.triton_kernel_call_lib, answer, options["num_warps"], capability
             )
         aligned = [["tt.divisibility", 16]]

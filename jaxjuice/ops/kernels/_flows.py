@@ -13,6 +13,20 @@ from jaxjuice.ops.kernels._tiles import row_tile
 _CHUNK = 4
 
 
+def keeps_apart(blocks: int, nodes: int, own: int, elements: int, width: int) -> bool:
+    """Whether q is kept for every element that a block reads, in parts and relative to the element.
+
+    The products of the pass backward then have both operands as they lie. A fixed rule: only where
+    this is no more than p.
+
+    Args:
+        blocks, nodes: of a unit.
+        own: elements that a block reads.
+        elements, width: of a unit, and of an element.
+    """
+    return blocks > 1 and nodes * own <= elements * width
+
+
 def flow_ratio(
     values: Array,
     flows: Array,

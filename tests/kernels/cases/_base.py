@@ -33,14 +33,14 @@ class Case(NamedTuple):
         arrays: what is no static argument.
         expected: the outputs in float64: masked where anything may be written, NaN where NaN must
             be, None for None. A function of what came out where outputs hang together.
-        tolerance: relative; of logarithms, absolute.
+        tolerance: relative; of logarithms, absolute. Of all outputs, or of each.
         is_log: for each output, whether it is a logarithm.
     """
 
     op: Callable[..., Any]
     arrays: tuple[Any, ...]
     expected: tuple[np.ndarray | None, ...] | Callable[..., tuple[np.ndarray | None, ...]]
-    tolerance: float
+    tolerance: float | tuple[float, ...]
     is_log: tuple[bool, ...]
 
     def run(self, implementation: str) -> Any:
@@ -51,7 +51,9 @@ class Case(NamedTuple):
         found = transform(lambda *arrays: self.op(*arrays, implementation))(*self.arrays)
         found = found if isinstance(found, tuple) else (found,)
         expected = self.expected(*found) if callable(self.expected) else self.expected
-        for got, wanted, is_log in zip(found, expected, self.is_log, strict=True):
+        each = self.tolerance
+        each = each if isinstance(each, tuple) else (each,) * len(found)
+        for got, wanted, tolerance, is_log in zip(found, expected, each, self.is_log, strict=True):
             if wanted is None:
                 assert got is None
                 continue
@@ -64,7 +66,7 @@ class Case(NamedTuple):
             finite = np.isfinite(wanted)
             error = np.abs(got[finite] - wanted[finite])
             size = np.abs(wanted[finite])
-            bound = self.tolerance + 2e-7 * size if is_log else self.tolerance * size + 1e-30
+            bound = tolerance + 2e-7 * size if is_log else tolerance * size + 1e-30
             assert (error <= bound).all(), f"{np.max(error / bound):.3g} times the tolerance"
 
 
