@@ -231,7 +231,7 @@ def _children(layer: Layer, problem: _Problem) -> tuple[Any, ...]:
     """What the kernels take to read children: slot 0 is none."""
     values = jnp.concatenate([jnp.zeros_like(problem.e[:1]), problem.e])
     slots = jnp.arange(1, len(values), dtype=jnp.int32)
-    slots = slots.reshape(1, layer.units, layer.elements, 1)
+    slots = slots.reshape(layer.units, layer.elements, 1)
     return values, jnp.zeros(values.shape[:2]), None, False, None, slots, None
 
 
@@ -244,28 +244,27 @@ def _kept_ratio(
     implementation: str,
 ) -> Array:
     f = jnp.concatenate([jnp.zeros_like(problem.flows[:1]), problem.flows])
-    entries = jnp.arange(len(v), dtype=jnp.int32)
-    slots = (1 + entries).reshape(1, len(v), 1, 1)
+    entries = _entries(len(v))
+    slots = (1 + entries).reshape(len(v), 1, 1)
     _, kept_now = kernels.flow_ratio(
         v, f, slots, None, block_shifts, None if block_shifts is None else block_shifts.max(1),
-        apart, _zero(), _step(), entries[None], kept, f, False, implementation,
+        apart, entries, kernels.Units.at(0, len(v)), entries, kept, f, False, implementation,
     )  # fmt: skip
     assert kept_now is not None
     return kept_now
 
 
-def _zero() -> Array:
-    """Where the slots of the only step start."""
-    return jnp.zeros(1, jnp.int32)
+def _entries(count: int) -> Array:
+    return jnp.arange(count, dtype=jnp.int32)
 
 
-def _step() -> kernels.Step:
-    return kernels.Step.at(0)
+def _all_units(layer: Layer) -> tuple[Array, kernels.Units]:
+    return _entries(layer.units), kernels.Units.at(0, layer.units)
 
 
 def _one_block(layer: Layer, problem: _Problem, mode: str, implementation: str):
     assert layer.elements == 1
-    weights, entries = problem.weights, jnp.arange(layer.units, dtype=jnp.int32)
+    weights, entries, every = problem.weights, *_all_units(layer)
     units, batch, width, nodes = layer.units, layer.batch, layer.width, layer.num_nodes
     in_parts = layer.runs_on(mode) == "Triton"
     parts = kernels.stored_parts(mode, _role(layer), batch, True)
@@ -274,7 +273,7 @@ def _one_block(layer: Layer, problem: _Problem, mode: str, implementation: str):
     def forward() -> tuple[Array, Array]:
         shape = units, batch, width
         _, kept, _ = kernels.exponentiate(
-            *_children(layer, problem), jnp.zeros(shape[:2]), _zero(), _step(), entries[None],
+            *_children(layer, problem), jnp.zeros(shape[:2]), entries, every, entries,
             jnp.zeros((parts, *shape), jnp.bfloat16) if in_parts else jnp.zeros(shape),
             problem.e, width, False, implementation,
         )  # fmt: skip
@@ -282,8 +281,8 @@ def _one_block(layer: Layer, problem: _Problem, mode: str, implementation: str):
         if not in_parts:
             return ops.sum_layer_forward(kept, weights, ops.LL, mode), kept
         v = kernels.dense_forward(
-            kept, weights[None] if layer.splits else theta, entries[None], entries[None], _zero(),
-            _step(), jnp.zeros((units, batch, nodes)), mode, implementation,
+            kept, weights[None] if layer.splits else theta, entries, entries, entries, every,
+            jnp.zeros((units, batch, nodes)), mode, implementation,
         )  # fmt: skip
         return v, kept
 
@@ -294,14 +293,13 @@ def _one_block(layer: Layer, problem: _Problem, mode: str, implementation: str):
         flows = jnp.zeros((units, batch, width))
         if in_parts:
             flows = kernels.dense_backward(
-                q, p, theta, entries[None], entries[None], _zero(), _step(), flows, mode,
-                implementation,
+                q, p, theta, entries, entries, entries, every, flows, mode, implementation,
             )  # fmt: skip
             return flows, kernels.dense_gradient(
                 q, p, entries[:, None], weights, entries, mode, implementation
             )
         back = ops.flows_back(q, weights, ops.LL, mode)
-        flows = kernels.scale_flows(p, back, entries[None], _zero(), _step(), flows, implementation)
+        flows = kernels.scale_flows(p, back, entries, entries, every, flows, implementation)
         gradient = kernels.gradient_by_xla(q, p, batch, mode, implementation)
         return flows, weights * gradient
 
@@ -310,19 +308,19 @@ def _one_block(layer: Layer, problem: _Problem, mode: str, implementation: str):
 
 def _several_blocks(layer: Layer, problem: _Problem, mode: str, implementation: str):
     weights, selection = problem.weights, problem.selection
-    rows = jnp.arange(layer.units, dtype=jnp.int32)
+    entries, every = _all_units(layer)
     shape = layer.units * layer.elements, layer.batch, layer.width
     parts = kernels.stored_parts(mode, _role(layer), layer.batch, True)
     theta = kernels.split(weights, parts, implementation)
 
     def forward() -> tuple[Array, tuple[Array, Array, Array]]:
         p, shifts = kernels.exponentiate_apart(
-            *_children(layer, problem), _zero(), _step(),
+            *_children(layer, problem), entries, every,
             jnp.zeros((parts, *shape), jnp.bfloat16), jnp.zeros(shape[:2]), problem.e,
             False, implementation,
         )  # fmt: skip
         v, _, block_shifts = kernels.forward(
-            p, shifts, _zero(), theta, rows[None], selection[None], _zero(), _step(),
+            p, shifts, entries, theta, entries, selection, entries, every,
             jnp.zeros_like(problem.flows), jnp.zeros((layer.units, layer.batch)),
             jnp.zeros((layer.units, layer.blocks, layer.batch)), layer.elements, mode,
             implementation,
@@ -332,17 +330,17 @@ def _several_blocks(layer: Layer, problem: _Problem, mode: str, implementation: 
     def backward(v: Array, saved: tuple[Array, Array, Array]) -> tuple[Array, Array]:
         apart, kept = None, jnp.zeros_like(v)
         if layer.keeps_apart:
-            apart = saved[1], selection[None]
+            apart = saved[1], selection
             readers = layer.units * layer.blocks * layer.own
             of_backward = kernels.products(mode, "backward", layer.batch).parts
             kept = jnp.zeros((of_backward, readers, layer.batch, layer.size), jnp.bfloat16)
         q = _kept_ratio(problem, v, saved[2], apart, kept, implementation)
         flows = kernels.element_flows(
-            *saved, q, theta, rows[None], problem.readers[None], _zero(), _step(),
+            *saved, q, theta, entries, problem.readers, entries * layer.elements, every,
             jnp.zeros(shape), layer.blocks, mode, implementation,
         )  # fmt: skip
         return flows, kernels.weight_gradient(
-            *saved, q, selection, problem.readers, rows[:, None], weights, rows, mode,
+            *saved, q, selection, problem.readers, entries[:, None], weights, entries, mode,
             implementation,
         )  # fmt: skip
 

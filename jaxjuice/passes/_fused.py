@@ -1,7 +1,7 @@
 """Both passes in fused steps: children are read, and flows pulled, inside the kernels.
 
 The passes of `_forward` and `_backward` gather children and flows into arrays of their own, which
-CPUs do well. GPUs are short of memory traffic: here every step is a few kernels that read slots
+CPUs do well. GPUs are short of memory traffic: here every launch is a few kernels that read slots
 where they lie (`jaxjuice.ops.kernels`), leaves that are rows of a table have no slots at all, and
 the p of units of several blocks is kept once for all of them. Log-likelihoods in float32 alone.
 """
@@ -17,7 +17,7 @@ from jax import Array, lax
 from jaxjuice import ops
 from jaxjuice.compiler import LeafLayer, Program, SumLayer
 from jaxjuice.ops import kernels
-from jaxjuice.ops.kernels import Step
+from jaxjuice.ops.kernels import Units
 from jaxjuice.passes._forward import Values
 from jaxjuice.passes._fused_layers import (
     Empty,
@@ -27,12 +27,13 @@ from jaxjuice.passes._fused_layers import (
     keeps_apart,
     layer_tables,
     multiplies_in_parts,
+    plan_launches,
     readers_of,
-    shares_children,
     start_ratios,
     start_saved,
-    step_weights,
+    unit_weights,
 )
+from jaxjuice.passes._launches import Run, UnitList
 from jaxjuice.passes._lookup import (
     Lookup,
     LookupFlows,
@@ -47,10 +48,6 @@ from jaxjuice.passes._walk import (
     parameter_copies,
     read_flows,
 )
-
-# XLA starts what is in the body of a loop as one graph: the host is slower than small kernels. Each
-# copy of a step, those after the loop too, is compiled.
-_UNROLLED_STEPS = (4, 3)
 
 
 class FusedPass(NamedTuple):
@@ -96,22 +93,22 @@ def forward(
     parts = _split_weights(walk, weights, batch, save)
     saved = []
     for stage in walk.program.stages:
-        tables = [layer_tables(walk, places, layer, batch, save) for layer in stage]
-        kept = [start_saved(walk, layer, batch, save, empty) for layer in stage]
+        launched = plan_launches(walk, stage, batch, save)
+        tables = [layer_tables(walk, places, units, batch, save) for units in launched.lists]
+        kept = [start_saved(walk, units, batch, save, empty) for units in launched.lists]
         kept = ops.match_varying(kept, axes)
 
-        def step(carry, i, stage=stage, tables=tables):
+        def launch(carry, n, now, stage=stage, lists=launched.lists, tables=tables):
             values, kept = carry
-            kept = list(kept)
-            for n, (layer, table) in enumerate(zip(stage, tables, strict=True)):
-                after = values.relative[stage[n - 1].num_nodes]
-                theta = _layer_weights(walk, layer, weights, parts, batch)
-                values, kept[n] = _forward_layer(
-                    walk, places, layer, values, kept[n], table, theta, i, after
-                )
-            return values, kept
+            after = values.relative[stage[n - 1].num_nodes]
+            theta = _layer_weights(walk, stage[n], weights, parts, batch)
+            values, more = _forward_layer(
+                walk, places, lists[n], values, kept[n], tables[n], theta, now, after
+            )
+            return values, [*kept[:n], more, *kept[n + 1 :]]
 
-        values, kept = _run_steps(step, (values, kept), stage[0].num_steps)
+        for run in launched.runs:
+            values, kept = _run(run, launch, (values, kept))
         saved.append(kept)
     return _root_values(walk, places, values), values, FusedPass(parts, saved)
 
@@ -152,25 +149,30 @@ def _layer_weights(
     return (parts if in_parts else weights)[layer.weights.group]
 
 
-def _run_steps(step: Callable, carry: Any, count: int, *, reverse: bool = False) -> Any:
-    """`step(carry, Step)` for every step.
+def _run(run: Run, launch: Callable, carry: Any, *, reverse: bool = False) -> Any:
+    """`launch(carry, layer, units)` for every launch of a run.
 
     Not a scan: it would hand slices of tables to the kernels and copy their outputs, in kernels of
     its own, where these can index whole arrays.
     """
-    unroll = min(count, min(_UNROLLED_STEPS, key=lambda steps: steps + count % steps))
-    last, sign = count - 1, -1 if reverse else 1
+    unroll, last, sign = run.unrolled, run.repeats - 1, -1 if reverse else 1
+    launches = run.launches[::-1] if reverse else run.launches
 
     def body(i, carry):
         for n in range(unroll):
-            carry = step(carry, Step(i, sign * unroll, last - n if reverse else n))
+            at = last - n if reverse else n
+            for each in launches:
+                first, stride = each.first + at * each.stride, sign * unroll * each.stride
+                carry = launch(carry, each.layer, Units(i, stride, first, each.count))
         return carry
 
-    looped = count - count % unroll if count > 1 else 0
+    looped = run.repeats - run.repeats % unroll if run.repeats > 1 else 0
     if looped:
         carry = lax.fori_loop(0, looped // unroll, body, carry)
-    for n in range(looped, count):
-        carry = step(carry, Step.at(last - n if reverse else n))
+    for n in range(looped, run.repeats):
+        for each in launches:
+            first = each.first + (last - n if reverse else n) * each.stride
+            carry = launch(carry, each.layer, Units.at(first, each.count))
     return carry
 
 
@@ -201,45 +203,46 @@ def _batch_size(leaves: Sequence[Array | Lookup]) -> int:
 def _forward_layer(
     walk: Walk,
     places: ValueSlots,
-    layer: SumLayer,
+    units: UnitList,
     values: Values,
     saved: FusedSaved,
     table: dict[str, Any],
     weights: Array,
-    i: Step,
+    now: Units,
     after: Array,
 ) -> tuple[Values, FusedSaved]:
+    layer = units.layer
     (width,) = layer.children
     relative, scale = values.relative, values.scale
-    k, start = layer.num_nodes, table["value_start"]
+    k, starts = layer.num_nodes, table["value_slots"]
     rows = places.table(width)
     slots, offsets = table["children"]
     if layer.num_blocks == 1:
         own = None if width == k else scale[k]
         p, kept, new_scale = kernels.exponentiate(
-            relative[width], scale[width], *rows, slots, offsets, own, start, i,
-            table["places"], saved.p, after, layer.width, shares_children(layer), walk.kernels,
+            relative[width], scale[width], *rows, slots, offsets, own, starts, now,
+            table["places"], saved.p, after, layer.width, units.shares_children, walk.kernels,
         )  # fmt: skip
         if p is None:
             assert kept is not None
             new = kernels.dense_forward(
-                kept, weights, table["rows"], table["places"], start, i, relative[k],
+                kept, weights, table["rows"], table["places"], starts, now, relative[k],
                 walk.precision, walk.kernels,
             )  # fmt: skip
         else:
-            theta = step_weights(layer, table, weights, i)
+            theta = unit_weights(units, table, weights, now)
             v = ops.sum_layer_forward(p, theta, walk.propagation, walk.precision)
-            new = ops.write_slots(relative[k], v, start[i.number])
-        saved = saved._replace(p=p if kept is None and layer.num_steps == 1 else kept)
+            new = ops.write_slots(relative[k], v, starts[now.start])
+        saved = saved._replace(p=p if kept is None and units.num_launches == 1 else kept)
     else:
         assert saved.p is not None and saved.shifts is not None
         p, shifts = kernels.exponentiate_apart(
-            relative[width], scale[width], *rows, slots, offsets, table["firsts"], i,
-            saved.p, saved.shifts, after, shares_children(layer), walk.kernels,
+            relative[width], scale[width], *rows, slots, offsets, table["places"], now,
+            saved.p, saved.shifts, after, units.shares_children, walk.kernels,
         )  # fmt: skip
         assert saved.block_shifts is not None
         new, new_scale, block_shifts = kernels.forward(
-            p, shifts, table["firsts"], weights, table["rows"], table["selection"], start, i,
+            p, shifts, table["places"], weights, table["rows"], table["selection"], starts, now,
             relative[k], scale[k], saved.block_shifts, layer.num_elements, walk.precision,
             walk.kernels,
         )  # fmt: skip
@@ -300,26 +303,25 @@ def backward(
     batch, axes = len(root_flows), ops.varying_axes(root_flows)
     gradients: dict[str, Array] = {}
     for stage, kept in reversed(list(zip(program.stages, saved.layers, strict=True))):
-        tables = [layer_tables(walk, places, layer, batch, True) for layer in stage]
-        ratios = [start_ratios(walk, layer, batch, empty) for layer in stage]
+        launched = plan_launches(walk, stage, batch, True)
+        tables = [layer_tables(walk, places, units, batch, True) for units in launched.lists]
+        ratios = [start_ratios(walk, units, batch, empty) for units in launched.lists]
         ratios = ops.match_varying(ratios, axes)
 
-        def step(carry, i, stage=stage, kept=kept, tables=tables):
+        def launch(carry, n, now, stage=stage, lists=launched.lists, kept=kept, tables=tables):
             flows, ratios = carry
-            ratios = list(ratios)
-            for n, (layer, more, table) in reversed(
-                list(enumerate(zip(stage, kept, tables, strict=True)))
-            ):
-                theta = _layer_weights(walk, layer, weights, saved.weights, batch)
-                after = flows[stage[(n + 1) % len(stage)].width]
-                flows, ratios[n] = _backward_layer(
-                    walk, layer, values, flows, more, ratios[n], table, theta, i, after
-                )
-            return flows, ratios
+            theta = _layer_weights(walk, stage[n], weights, saved.weights, batch)
+            after = flows[stage[(n + 1) % len(stage)].width]
+            flows, q = _backward_layer(
+                walk, lists[n], values, flows, kept[n], ratios[n], tables[n], theta, now, after
+            )
+            return flows, [*ratios[:n], q, *ratios[n + 1 :]]
 
-        flows, ratios = _run_steps(step, (flows, ratios), stage[0].num_steps, reverse=True)
-        for layer, more, q in zip(stage, kept, ratios, strict=True):
-            group = layer.weights.group
+        for run in reversed(launched.runs):
+            flows, ratios = _run(run, launch, (flows, ratios), reverse=True)
+        for units, more, q in zip(launched.lists, kept, ratios, strict=True):
+            layer, group = units.layer, units.layer.weights.group
+            assert q is not None
             for rows, part in _gradient(walk, layer, weights[group], more, q, as_flows):
                 if len(rows) != len(weights[group]):
                     part = jnp.zeros_like(weights[group]).at[rows].add(part)
@@ -348,16 +350,17 @@ def _start_flows(program: Program, values: Values, root_flows: Array, empty: Emp
 
 def _backward_layer(
     walk: Walk,
-    layer: SumLayer,
+    units: UnitList,
     values: Values,
     flows: Arrays,
     saved: FusedSaved,
     ratios: Array | None,
     table: dict[str, Any],
     weights: Array,
-    i: Step,
+    now: Units,
     after: Array,
 ) -> tuple[Arrays, Array | None]:
+    layer = units.layer
     (source,) = layer.parents
     w, k, block_shifts = layer.width, layer.num_nodes, saved.block_shifts
     scales = None if block_shifts is None else values.scale[k]
@@ -369,28 +372,28 @@ def _backward_layer(
         apart = saved.shifts, table["selection"]
     q, ratios = kernels.flow_ratio(
         values.relative[k], flows[source], slots, offsets, block_shifts, scales, apart,
-        table["value_start"], i, table["places"], ratios, after, not in_parts, walk.kernels,
+        table["value_slots"], now, table["places"], ratios, after, not in_parts, walk.kernels,
     )  # fmt: skip
     assert saved.p is not None
     if not in_parts:
         assert q is not None
-        theta = step_weights(layer, table, weights, i)
+        theta = unit_weights(units, table, weights, now)
         back = ops.flows_back(q, theta, walk.propagation, walk.precision)
         new = kernels.scale_flows(
-            saved.p, back, table["places"], table["flow_start"], i, flows[w], walk.kernels
+            saved.p, back, table["places"], table["flow_slots"], now, flows[w], walk.kernels
         )
         return {**flows, w: new}, q if ratios is None else ratios
     assert ratios is not None
     if block_shifts is None:
         new = kernels.dense_backward(
-            ratios, saved.p, weights, table["rows"], table["places"], table["flow_start"], i,
+            ratios, saved.p, weights, table["rows"], table["places"], table["flow_slots"], now,
             flows[w], walk.precision, walk.kernels,
         )  # fmt: skip
     else:
         assert saved.shifts is not None
         new = kernels.element_flows(
             saved.p, saved.shifts, block_shifts, ratios, weights, table["rows"], table["readers"],
-            table["flow_start"], i, flows[w], layer.num_blocks, walk.precision, walk.kernels,
+            table["flow_slots"], now, flows[w], layer.num_blocks, walk.precision, walk.kernels,
         )  # fmt: skip
     return {**flows, w: new}, ratios
 
@@ -431,9 +434,7 @@ def _gradient_of_rows(
         return kernels.dense_gradient(q, p, *tables, walk.precision, walk.kernels)
     assert saved.shifts is not None and saved.block_shifts is not None
     assert layer.selection is not None
-    selection, readers = (
-        jnp.asarray(x.reshape(-1, *x.shape[2:])) for x in (layer.selection, readers_of(layer))
-    )
+    selection, readers = jnp.asarray(layer.selection[0]), jnp.asarray(readers_of(layer))
     return kernels.weight_gradient(
         p, saved.shifts, saved.block_shifts, q, selection, readers, *tables, walk.precision,
         walk.kernels,

@@ -13,11 +13,14 @@ import numpy as np
 import pytest
 
 import jaxjuice as juice
+from jaxjuice import ops
 from jaxjuice.distributions import Categorical, Gaussian
 from jaxjuice.ops import kernels
-from jaxjuice.passes import _fused, is_fusable
-from jaxjuice.passes._fused_layers import keeps_apart, shares_children
+from jaxjuice.passes import _fused, _fused_layers, is_fusable
+from jaxjuice.passes._fused_layers import keeps_apart
+from jaxjuice.passes._launches import Launch, Run, shares_children
 from jaxjuice.passes._lookup import Lookup, ValueSlots
+from jaxjuice.passes._walk import Walk
 from tests import oracle
 from tests.circuit.test_against_oracle import picking_chains, random_case
 from tests.fused import STRUCTURES, check, data_of, multiply_in_parts
@@ -65,16 +68,53 @@ def test_structures_in_parts(name: str, monkeypatch: pytest.MonkeyPatch) -> None
     check(pc, data_of(pc, 17), gradient=name in ("tied HMM", "padded tree"), alone=True)
 
 
+@pytest.mark.parametrize("in_parts", [True, False])
+@pytest.mark.parametrize("name", STRUCTURES)
+def test_structures_in_little_room(
+    name: str, in_parts: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every launch has one unit."""
+    monkeypatch.setattr(_fused_layers, "_SCRATCH_BYTES", 1)
+    if in_parts:
+        multiply_in_parts(monkeypatch)
+    pc = compiled(STRUCTURES[name](), precision="fp32")
+    check(pc, data_of(pc, 17), gradient=False, alone=True)
+
+
+@pytest.mark.parametrize("mode", ["auto", "fp32"])
+def test_what_a_launch_leaves_behind_is_bounded(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    multiply_in_parts(monkeypatch)
+    pc = compiled(STRUCTURES["RAT-SPN"](), precision=mode)
+    walk, batch = Walk(pc.program, ops.LL, mode, "xla"), 40
+    parts = {"auto": 1, "fp32": 3}[mode]
+    of_unit = 2 * parts * 3 * batch  # bfloat16, of 3 children
+    monkeypatch.setattr(_fused_layers, "_SCRATCH_BYTES", 5 * of_unit + 1)
+    stage = pc.program.stages[0]
+    launched = _fused_layers.plan_launches(walk, stage, batch, False)
+    (units,) = launched.lists
+    assert units.layer.quota > units.most > 2
+    empty = _fused_layers.Empty(walk, 0)
+    kept = _fused_layers.start_saved(walk, units, batch, False, empty).p
+    assert kept is not None and kept.nbytes <= 5 * of_unit
+    kept_all = _fused_layers.plan_launches(walk, stage, batch, True)
+    assert kept_all.lists[0].most > units.most
+
+
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("count", range(1, 12))
-def test_steps_of_a_loop(count: int, reverse: bool) -> None:
-    def step(carry, i):
-        found, n = carry
-        return found.at[n].set(i.number), n + 1
+def test_launches_of_a_run(count: int, reverse: bool) -> None:
+    """Two layers: 3 units from 10 on and 5 apart, then 1 unit from 2 on and 2 apart."""
 
-    start = jnp.zeros(count, jnp.int32), jnp.int32(0)
-    found, _ = _fused._run_steps(step, start, count, reverse=reverse)
-    assert found.tolist() == list(range(count))[:: -1 if reverse else 1]
+    def launch(carry, layer, units):
+        found, n = carry
+        assert units.count == (3, 1)[layer]
+        return found.at[n].set(jnp.stack([jnp.int32(layer), units.start])), n + 1
+
+    run = Run(count, (Launch(0, 10, 3, 5), Launch(1, 2, 1, 2)))
+    start = jnp.zeros((2 * count, 2), jnp.int32), jnp.int32(0)
+    found, _ = _fused._run(run, launch, start, reverse=reverse)
+    wanted = [[layer, (10 + 5 * i, 2 + 2 * i)[layer]] for i in range(count) for layer in (0, 1)]
+    assert found.tolist() == wanted[:: -1 if reverse else 1]
 
 
 def test_what_elements_get_is_kept_where_it_is_no_more_than_they_are() -> None:
@@ -423,6 +463,7 @@ from functools import partial
 import jax, numpy as np
 from jax.sharding import PartitionSpec as P
 import jaxjuice as juice
+from jaxjuice import ops
 from tests.fused import STRUCTURES, data_of
 from tests.small_circuits import FAST_COMPILE, initial
 

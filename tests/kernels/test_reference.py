@@ -21,9 +21,9 @@ def test_reference(name: str) -> None:
 
 def test_ratios_of_passes_that_are_not_fused() -> None:
     arrays = cases.flow_ratio(reads=1).arrays
-    values, flows, slots, _, _, _, _, starts, step, *_ = arrays
-    v = jnp.asarray(values[starts[step.number] :][:2])
-    f = jnp.asarray(flows[slots[step.number, :, 0, 0]])
+    values, flows, slots, _, _, _, _, starts, now, *_ = arrays
+    v = jnp.asarray(values)[now.take(starts)]
+    f = jnp.asarray(flows)[now.take(slots)[:, 0, 0]]
     wanted = cases.flow_ratio(reads=1).expected[0]
     found = np.asarray(ops.flow_ratio(v, f, ops.LL))
     np.testing.assert_allclose(found[:, 1:], wanted[:, 1:], rtol=2e-5)

@@ -44,6 +44,6 @@ from jaxjuice.ops.kernels._parts import (
     splits_where_read as splits_where_read,
     stored_parts as stored_parts,
 )
-from jaxjuice.ops.kernels._step import Step as Step
+from jaxjuice.ops.kernels._units import Units as Units
 
 read = reference.read

@@ -11,13 +11,13 @@ from jaxjuice.ops._precision import Role
 from jaxjuice.ops._sum_layer import LL, is_dense
 from jaxjuice.ops.kernels import _launch, _reference as reference
 from jaxjuice.ops.kernels._parts import product_of, products
-from jaxjuice.ops.kernels._step import Step
 from jaxjuice.ops.kernels._tiles import (
     block_forward_tile,
     block_gradient_tile,
     element_flows_tile,
     power_of_two,
 )
+from jaxjuice.ops.kernels._units import Units
 
 # Columns of the gradient's product: nodes of so many readers of an element are summed at once.
 _AT_ONCE = 64
@@ -32,12 +32,12 @@ _FEW_SHIFTS = 64
 def forward(
     p: Array,
     shifts: Array,
-    firsts: Array,
+    places: Array,
     weights: Array,
     rows: Array,
     selection: Array,
     starts: Array,
-    step: Step,
+    units: Units,
     values: Array,
     scales: Array,
     block_shifts: Array,
@@ -48,15 +48,15 @@ def forward(
     """The values of units whose blocks read some of the unit's elements each.
 
     Args:
-        p, shifts, firsts: as `exponentiate_apart` returns and takes them.
+        p, shifts, places: as `exponentiate_apart` returns and takes them.
         weights: theta `[parts, P, M, own * width]`, as `split` returns it.
-        rows: int32 `[steps, units]`, the parameters of each unit.
-        selection: int32 `[steps, units, blocks, own]`: which of its unit's elements a block reads.
-        starts: int32 `[steps]`, the slot of the first unit.
-        step: which step this is.
+        rows: int32 `[all units]`, the parameters of each unit.
+        selection: int32 `[all units, blocks, own]`: which of its unit's elements a block reads.
+        starts: int32 `[all units]`, the slot of each unit.
+        units: which units.
         values: `[S, B, M]`.
         scales: `[S, B]`, of the same slots.
-        block_shifts: `[number, blocks, B]`: as many units as `firsts` has elements for.
+        block_shifts: `[number, blocks, B]`: as many units as p has elements for.
         elements: of a unit.
         precision: one of `ops.PRECISIONS`.
 
@@ -65,7 +65,7 @@ def forward(
         reads, the scale the largest M of a unit, and a value the log of the sum over elements of
         r p theta^T, + M - scale, with r = exp(m - M).
     """
-    _, units, blocks, own = selection.shape
+    _, blocks, own = selection.shape
     _, num_elements, batch, width = p.shape
     size = values.shape[2] // blocks
     dense = is_dense(size, own * width, batch, LL)
@@ -83,10 +83,10 @@ def forward(
         tiles = -(-batch // tile.rows) * -(-size // tile.columns)
         out = values, scales, block_shifts
         return _launch.launch(
-            forward_kernel, *arrays, num_elements, weights.shape[1], batch, units, elements,
+            forward_kernel, *arrays, num_elements, weights.shape[1], batch, elements,
             out=tuple(jax.ShapeDtypeStruct(x.shape, jnp.float32) for x in out),
             aliases={8: 0, 9: 1, 10: 2},
-            grid=(tiles * units * blocks,), num_warps=tile.warps, num_stages=tile.stages,
+            grid=(tiles * units.count * blocks,), num_warps=tile.warps, num_stages=tile.stages,
             SIZE=size, BLOCKS=blocks, OWN=own, OWN_ROOM=power_of_two(own), WIDTH=width, PARTS=parts,
             FOUND=found, AT_ONCE=min(_SHIFTS_AT_ONCE, power_of_two(blocks * own)),
             ROWS=tile.rows, COLUMNS=tile.columns, DEPTH=tile.depth,
@@ -95,7 +95,7 @@ def forward(
     product = product_of(precision, role, batch)
     plain = partial(reference.forward, elements=elements, product=product)
     return _launch.dispatch(
-        implementation, kernel, plain, p, shifts, firsts, weights, rows, selection, starts, step,
+        implementation, kernel, plain, p, shifts, places, weights, rows, selection, starts, units,
         values, scales, block_shifts,
     )  # fmt: skip
 
@@ -104,14 +104,15 @@ def _block_shifts(arrays: tuple[Any, ...], elements: int) -> tuple[Array, Array]
     """The new scales and block shifts, from the arrays that `forward` takes."""
     from jaxjuice.ops.kernels.device.blocks import block_shifts_kernel
 
-    _, shifts, firsts, _, _, selection, starts, step, _, *out = arrays
-    _, units, blocks, own = selection.shape
+    _, shifts, places, _, _, selection, starts, units, _, *out = arrays
+    _, blocks, own = selection.shape
     batch, own_room = shifts.shape[1], power_of_two(own)
     rows = min(32, power_of_two(batch))
     return _launch.launch(
-        block_shifts_kernel, shifts, firsts, selection, starts, step, *out, batch, units, elements,
-        blocks, out=tuple(jax.ShapeDtypeStruct(x.shape, jnp.float32) for x in out),
-        aliases={5: 0, 6: 1}, grid=(units * -(-batch // rows),), num_warps=4,
+        block_shifts_kernel, shifts, places, selection, starts, units, *out, batch, elements,
+        blocks,
+        out=tuple(jax.ShapeDtypeStruct(x.shape, jnp.float32) for x in out),
+        aliases={5: 0, 6: 1}, grid=(units.count * -(-batch // rows),), num_warps=4,
         OWN=own, OWN_ROOM=own_room,
         AT_ONCE=max(1, min(power_of_two(blocks), _SHIFTS_ALONE // own_room)), ROWS=rows,
     )  # fmt: skip
@@ -126,7 +127,7 @@ def element_flows(
     rows: Array,
     readers: Array,
     starts: Array,
-    step: Step,
+    units: Units,
     flows: Array,
     blocks: int,
     precision: str,
@@ -135,12 +136,12 @@ def element_flows(
     """What the flows of such units do to their elements.
 
     Args:
-        p, shifts, block_shifts, weights, rows, step: as in `forward`, of all steps.
-        q: as `flow_ratio` keeps it: `[steps * units, B, M]`, or r q, in parts, for every element
+        p, shifts, block_shifts, weights, rows, units: as in `forward`, of all units.
+        q: as `flow_ratio` keeps it: `[all units, B, M]`, or r q, in parts, for every element
             that a block reads.
-        readers: int32 `[steps, units, elements, 1 + most]`: how many blocks read an element, and of
+        readers: int32 `[all units, elements, 1 + most]`: how many blocks read an element, and of
             each of them, block * own + the element's place among those that the block reads.
-        starts: int32 `[steps]`, the slot of the first unit's first element.
+        starts: int32 `[all units]`, the slot of each unit's first element.
         flows: `[S, B, width]`.
         blocks: of a unit.
 
@@ -148,7 +149,7 @@ def element_flows(
         The new flows, p times the sum over blocks of (r q) theta. What is written for an element
         that no block reads is left open.
     """
-    _, units, elements, most = readers.shape
+    _, elements, most = readers.shape
     p_parts, num_elements, batch, width = p.shape
     own = weights.shape[3] // width
     apart = q.ndim == 4
@@ -162,9 +163,9 @@ def element_flows(
         tiles = -(-batch // tile.rows) * -(-width // tile.columns)
         return _launch.launch(
             element_flows_kernel, *arrays, num_elements, q.shape[-3], weights.shape[1], batch,
-            units, elements, most - 1,
+            elements, most - 1,
             out=jax.ShapeDtypeStruct(flows.shape, jnp.float32), aliases={9: 0},
-            grid=(tiles * units * elements,), num_warps=tile.warps, num_stages=tile.stages,
+            grid=(tiles * units.count * elements,), num_warps=tile.warps, num_stages=tile.stages,
             SIZE=size, BLOCKS=blocks, OWN=own, APART=apart, READERS_ROOM=power_of_two(most - 1),
             WIDTH=width, P_PARTS=p_parts, PARTS=parts, ROUNDED=rounded,
             ROWS=tile.rows, COLUMNS=tile.columns, DEPTH=tile.depth,
@@ -174,7 +175,7 @@ def element_flows(
     plain = partial(reference.element_flows, blocks=blocks, product=product)
     return _launch.dispatch(
         implementation, kernel, plain, p, shifts, block_shifts, q, weights, rows, readers,
-        starts, step, flows,
+        starts, units, flows,
     )  # fmt: skip
 
 
@@ -195,7 +196,7 @@ def weight_gradient(
 
     Args:
         p, shifts: as in `forward`.
-        block_shifts, q, selection, readers: `[steps * units, ...]`, as in `forward` and
+        block_shifts, q, selection, readers: `[all units, ...]`, as in `forward` and
             `element_flows`.
         copies: int32 `[number, copies]`, the units that share each row of parameters, the first of
             them in front; -1 for none.

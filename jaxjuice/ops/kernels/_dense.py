@@ -15,12 +15,12 @@ from jaxjuice.ops._sum_layer import LL, finite, is_dense
 from jaxjuice.ops.kernels import _launch, _reference as reference
 from jaxjuice.ops.kernels._arrays import transpose
 from jaxjuice.ops.kernels._parts import product_of, products
-from jaxjuice.ops.kernels._step import Step
 from jaxjuice.ops.kernels._tiles import (
     dense_backward_tile,
     dense_forward_tile,
     dense_gradient_tile,
 )
+from jaxjuice.ops.kernels._units import Units
 
 # Nodes and children of a product that takes longer than a copy of one of its operands.
 _WORTH_A_COPY = 128
@@ -32,28 +32,27 @@ def dense_forward(
     rows: Array,
     places: Array,
     starts: Array,
-    step: Step,
+    units: Units,
     values: Array,
     precision: str,
     implementation: str,
 ) -> Array:
-    """The values of one step's units, relative to the shifts of `exponentiate`.
+    """The values of some units, relative to the shifts of `exponentiate`.
 
     Args:
         p: `[parts, places, B, N]`.
         weights: theta `[parts, P, M, N]`; or float32 `[1, P, M, N]`, and the kernel splits what it
             reads.
-        rows: int32 `[steps, units]`, the parameters of each unit.
-        places: int32 `[steps, units]`: where p of each unit is; -1 for padding.
-        starts: int32 `[steps]`, the slot of the first unit.
-        step: which step this is.
+        rows: int32 `[all units]`, the parameters of each unit.
+        places: int32 `[all units]`: where p of each unit is; -1 for padding.
+        starts: int32 `[all units]`, the slot of each unit.
+        units: which units.
         values: `[S, B, M]`.
         precision: one of `ops.PRECISIONS`.
 
     Returns:
         The new values, log of p theta^T. What is written for padding is left open.
     """
-    units = rows.shape[1]
     _, num_places, batch, children = p.shape
     nodes = values.shape[2]
     role: Role = "dense_forward" if is_dense(nodes, children, batch, LL) else "forward"
@@ -63,19 +62,19 @@ def dense_forward(
         from jaxjuice.ops.kernels.device.dense import dense_forward_kernel
 
         in_parts = weights.dtype == jnp.bfloat16
-        tile = dense_forward_tile(units, nodes, batch, children, parts, in_parts)
+        tile = dense_forward_tile(units.count, nodes, batch, children, parts, in_parts)
         tiles = -(-nodes // tile.rows) * -(-batch // tile.columns)
         return _launch.launch(
-            dense_forward_kernel, *arrays, num_places, weights.shape[1], batch, units, children,
+            dense_forward_kernel, *arrays, num_places, weights.shape[1], batch, children,
             out=jax.ShapeDtypeStruct(values.shape, jnp.float32), aliases={6: 0},
-            grid=(units * tiles,), num_warps=tile.warps, num_stages=tile.stages,
+            grid=(units.count * tiles,), num_warps=tile.warps, num_stages=tile.stages,
             NODES=nodes, WIDTH=_divisor(children), PARTS=parts, ROUNDED=rounded,
             ROWS=tile.rows, COLUMNS=tile.columns, DEPTH=tile.depth,
         )  # fmt: skip
 
     plain = partial(reference.dense_forward, product=product_of(precision, role, batch))
     return _launch.dispatch(
-        implementation, kernel, plain, p, weights, rows, places, starts, step, values
+        implementation, kernel, plain, p, weights, rows, places, starts, units, values
     )
 
 
@@ -86,24 +85,23 @@ def dense_backward(
     rows: Array,
     places: Array,
     starts: Array,
-    step: Step,
+    units: Units,
     flows: Array,
     precision: str,
     implementation: str,
 ) -> Array:
-    """The element flows of one step's units.
+    """The element flows of some units.
 
     Args:
-        q, p, weights, rows, places, step: as in `dense_forward`, q `[parts, places, B, M]`, and
+        q, p, weights, rows, places, units: as in `dense_forward`, q `[parts, places, B, M]`, and
             weights in parts.
-        starts: int32 `[steps]`, the slot of the first unit's first element.
+        starts: int32 `[all units]`, the slot of each unit's first element.
         flows: `[S, B, width]`.
         precision: one of `ops.PRECISIONS`.
 
     Returns:
         The new flows, p times q theta. What is written for padding is left open.
     """
-    units = rows.shape[1]
     p_parts, num_places, batch, children = p.shape
     nodes, width = q.shape[3], flows.shape[2]
     assert weights.dtype == jnp.bfloat16
@@ -112,19 +110,19 @@ def dense_backward(
     def kernel(*arrays):
         from jaxjuice.ops.kernels.device.dense import dense_backward_kernel
 
-        tile = dense_backward_tile(units, children, batch, nodes, parts)
+        tile = dense_backward_tile(units.count, children, batch, nodes, parts)
         tiles = -(-children // tile.rows) * -(-batch // tile.columns)
         return _launch.launch(
-            dense_backward_kernel, *arrays, num_places, weights.shape[1], batch, units, children,
+            dense_backward_kernel, *arrays, num_places, weights.shape[1], batch, children,
             out=jax.ShapeDtypeStruct(flows.shape, jnp.float32), aliases={7: 0},
-            grid=(units * tiles,), num_warps=tile.warps, num_stages=tile.stages,
+            grid=(units.count * tiles,), num_warps=tile.warps, num_stages=tile.stages,
             NODES=nodes, WIDTH=width, P_PARTS=p_parts, PARTS=parts,
             ROUNDED=rounded, ROWS=tile.rows, COLUMNS=tile.columns, DEPTH=tile.depth,
         )  # fmt: skip
 
     plain = partial(reference.dense_backward, product=product_of(precision, "backward", batch))
     return _launch.dispatch(
-        implementation, kernel, plain, q, p, weights, rows, places, starts, step, flows
+        implementation, kernel, plain, q, p, weights, rows, places, starts, units, flows
     )
 
 

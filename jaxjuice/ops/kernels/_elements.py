@@ -5,8 +5,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from jaxjuice.ops.kernels import _launch, _reference as reference
-from jaxjuice.ops.kernels._step import Step
 from jaxjuice.ops.kernels._tiles import power_of_two, row_tile
+from jaxjuice.ops.kernels._units import Units
 
 # How many reads of a thread are in flight. A table's length is no constant of a kernel: every
 # constant costs a compilation.
@@ -23,7 +23,7 @@ def exponentiate(
     offsets: Array | None,
     unit_scales: Array | None,
     starts: Array,
-    step: Step,
+    units: Units,
     places: Array,
     kept: Array | None,
     after: Array,
@@ -31,20 +31,20 @@ def exponentiate(
     by_sample: bool,
     implementation: str,
 ) -> tuple[Array | None, Array | None, Array]:
-    """p = exp(e - m) of one step, with one shift for all elements of a unit.
+    """p = exp(e - m) of some units, with one shift for all elements of a unit.
 
     Args:
         values, scales: `[S, B, K]` relative to `[S, B]`.
         table: `[rows, K]`, probabilities of leaves that have no slot; None where there are none.
         logs: whether the table holds their logarithms.
         lookups: int32 `[V, B]`, the row of every such leaf; -1 for a value of 0, -2 for NaN.
-        slots: int32 `[steps, units, elements, factors]`: where factors are; 0 for none, -1 - v for
+        slots: int32 `[all units, elements, factors]`: where factors are; 0 for none, -1 - v for
             leaf v.
         offsets: the same shape, where in its slot a factor starts; None where `width` is K.
         unit_scales: the array of the units' scales; None where it is `scales`.
-        starts: int32 `[steps]`, the slot of the first unit.
-        step: which step this is.
-        places: int32 `[steps, units]`: where in `kept` each unit goes; -1 for nowhere.
+        starts: int32 `[all units]`, the slot of each unit.
+        units: which units.
+        places: int32 `[all units]`: where in `kept` each unit goes; -1 for nowhere.
         kept: `[number, B, elements * width]`, or bfloat16 `[parts, number, B, elements * width]`;
             None if no p is kept.
         after: an array of whatever must have run before. XLA copies what it does not know to be
@@ -54,14 +54,14 @@ def exponentiate(
             what several elements read is in the cache; else, many samples of few elements.
 
     Returns:
-        p `[units, B, elements * width]`, or None if it is kept in parts; the new `kept`; and the
+        p `[count, B, elements * width]`, or None if it is kept in parts; the new `kept`; and the
         new array of the units' scales, which are m; finite even where all children are -inf.
     """
-    units, elements = slots.shape[1:3]
+    elements = slots.shape[1]
     in_parts = kept is not None and kept.ndim == 4
-    p = None if in_parts else (units, values.shape[1], elements * width)
+    p = None if in_parts else (units.count, values.shape[1], elements * width)
     arrays = (
-        values, scales, table, lookups, slots, offsets, starts, step, places, kept, unit_scales,
+        values, scales, table, lookups, slots, offsets, starts, units, places, kept, unit_scales,
         after,
     )  # fmt: skip
     p, kept_now, scales = _exponentiate(arrays, p, width, logs, True, by_sample, implementation)
@@ -76,31 +76,30 @@ def exponentiate_apart(
     lookups: Array | None,
     slots: Array,
     offsets: Array | None,
-    firsts: Array,
-    step: Step,
+    places: Array,
+    units: Units,
     p: Array,
     shifts: Array,
     after: Array,
     by_sample: bool,
     implementation: str,
 ) -> tuple[Array, Array]:
-    """p = exp(e - m) of one step, with a shift for each element.
+    """p = exp(e - m) of some units, with a shift for each element.
 
     Args:
-        values, scales, table, logs, lookups, slots, offsets, step, after, by_sample: as in
+        values, scales, table, logs, lookups, slots, offsets, units, after, by_sample: as in
             `exponentiate`.
-        firsts: int32 `[steps]`: where in p and shifts the first element of the first unit goes.
+        places: int32 `[all units]`: where in p and shifts each unit goes, with all its elements.
         p: bfloat16 `[parts, number, B, width]`.
         shifts: `[number, B]`.
 
     Returns:
         The new p and shifts. What is written for an element without factors is left open.
     """
-    steps, units, elements, factors = slots.shape
-    slots = slots.reshape(steps, units * elements, 1, factors)
+    slots = slots.reshape(-1, 1, slots.shape[2])
     offsets = None if offsets is None else offsets.reshape(slots.shape)
     arrays = (
-        values, scales, table, lookups, slots, offsets, firsts, step, firsts, p, shifts, after,
+        values, scales, table, lookups, slots, offsets, places, units, places, p, shifts, after,
     )  # fmt: skip
     _, p, shifts = _exponentiate(arrays, None, p.shape[3], logs, False, by_sample, implementation)
     return p, shifts
@@ -113,23 +112,25 @@ def _exponentiate(
 
     Elements are groups if not joint.
     """
-    values, scales, table, lookups, slots, offsets, starts, step, places, kept, shifts, after = (
+    values, scales, table, lookups, slots, offsets, starts, units, places, kept, shifts, after = (
         arrays
     )
     has_table, has_offsets, keeps = table is not None, offsets is not None, kept is not None
-    _, groups, elements, factors = slots.shape
+    all_groups, elements, factors = slots.shape
+    per_unit = all_groups // len(places)
+    groups = units.count * per_unit
     batch, k = values.shape[1:]
     in_place = shifts is None
     parts = kept.shape[0] if keeps and kept.ndim == 4 else 0
     none, none_int = jnp.zeros(1, jnp.float32), jnp.zeros((1, 1), jnp.int32)
 
     def plain(
-        values, scales, table, lookups, slots, offsets, starts, step, places, kept, shifts, after
+        values, scales, table, lookups, slots, offsets, starts, units, places, kept, shifts, after
     ):
         del after
         table, lookups = (table, lookups) if has_table else (None, None)
         return reference.exponentiate(
-            values, scales, table, lookups, slots, offsets if has_offsets else None, starts, step,
+            values, scales, table, lookups, slots, offsets if has_offsets else None, starts, units,
             places, kept, scales if in_place else shifts, width=width, logs=logs, joint=joint,
             writes=p is not None, keeps=keeps,
         )  # fmt: skip
@@ -143,7 +144,7 @@ def _exponentiate(
         now = none if p is None else jax.ShapeDtypeStruct(p, jnp.float32)
         outputs = now, before, scales if in_place else shifts
         return _launch.launch(
-            exponentiate_kernel, *arrays, batch, groups, elements, factors,
+            exponentiate_kernel, *arrays, batch, groups, per_unit, elements, factors,
             before.shape[-3] if keeps else 1,
             out=tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in outputs),
             aliases=({1: 2} if in_place else {10: 2}) | ({9: 1} if keeps else {}),
@@ -157,7 +158,7 @@ def _exponentiate(
     return _launch.dispatch(
         implementation, kernel, plain, values, scales,
         none if table is None else table, none_int if lookups is None else lookups, slots,
-        none_int if offsets is None else offsets, starts, step, places,
+        none_int if offsets is None else offsets, starts, units, places,
         none if kept is None else kept, none if shifts is None else shifts, after,
     )  # fmt: skip
 
@@ -167,24 +168,23 @@ def scale_flows(
     back: Array,
     places: Array,
     starts: Array,
-    step: Step,
+    units: Units,
     flows: Array,
     implementation: str,
 ) -> Array:
-    """The element flows of one step of units that are one product each.
+    """The element flows of some units that are one product each.
 
     Args:
         kept: p, as `exponentiate` keeps it.
-        back: q theta, `[units, B, elements * width]`.
-        places: as in `exponentiate`.
-        starts: int32 `[steps]`, the slot of the first unit's first element.
-        step: which step this is.
+        back: q theta of these units, `[count, B, elements * width]`.
+        places, units: as in `exponentiate`.
+        starts: int32 `[all units]`, the slot of each unit's first element.
         flows: `[S, B, width]`.
 
     Returns:
         The new flows. What is written for units without a place is left open.
     """
-    units, batch, children = back.shape
+    count, batch, children = back.shape
     width = flows.shape[2]
 
     def kernel(*arrays):
@@ -193,13 +193,13 @@ def scale_flows(
         tile = row_tile(batch, width, 1024)
         elements = children // width
         return _launch.launch(
-            scale_kernel, *arrays, batch, units, elements,
+            scale_kernel, *arrays, batch, elements,
             out=jax.ShapeDtypeStruct(flows.shape, jnp.float32), aliases={5: 0},
-            grid=(units * elements * -(-batch // tile.rows) * -(-width // tile.columns),),
+            grid=(count * elements * -(-batch // tile.rows) * -(-width // tile.columns),),
             num_warps=tile.warps, WIDTH=width, ROWS=tile.rows,
             COLUMNS=tile.columns,
         )  # fmt: skip
 
     return _launch.dispatch(
-        implementation, kernel, reference.scale_flows, kept, back, places, starts, step, flows
+        implementation, kernel, reference.scale_flows, kept, back, places, starts, units, flows
     )

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from jaxjuice.ops.kernels import _launch, _reference as reference
-from jaxjuice.ops.kernels._step import Step
 from jaxjuice.ops.kernels._tiles import row_tile
+from jaxjuice.ops.kernels._units import Units
 
 # How many reads of a thread are in flight. A table's length is no constant of a kernel: every
 # constant costs a compilation.
@@ -36,54 +36,54 @@ def flow_ratio(
     scales: Array | None,
     apart: tuple[Array, Array] | None,
     starts: Array,
-    step: Step,
+    units: Units,
     places: Array,
     kept: Array | None,
     after: Array,
     writes: bool,
     implementation: str,
 ) -> tuple[Array | None, Array | None]:
-    """q = f / s of the units of one step, 0 where f or s is.
+    """q = f / s of some units, 0 where f or s is.
 
     Args:
         values: `[S, B, M]`.
         flows: `[S', B, w]`.
-        slots: int32 `[steps, units, pieces, n]`: where the flows of a piece of a unit are; 0 for
+        slots: int32 `[all units, pieces, n]`: where the flows of a piece of a unit are; 0 for
             none.
         offsets: the same shape; None where pieces are as wide as slots.
-        block_shifts, scales: of units of several blocks, `[steps * units, blocks, B]` and `[S, B]`:
+        block_shifts, scales: of units of several blocks, `[all units, blocks, B]` and `[S, B]`:
             what the sums of a block and the values of a unit are relative to; None of others.
         apart: None; if r q is kept, for every element that a block reads, shifts m and selection as
             `forward` takes them.
-        starts: int32 `[steps]`, the slot of the first unit.
-        step: which step this is.
-        places: int32 `[steps, units]`: where in `kept` each unit goes; -1 for nowhere.
+        starts: int32 `[all units]`, the slot of each unit.
+        units: which units.
+        places: int32 `[all units]`: where in `kept` each unit goes; -1 for nowhere.
         kept: `[number, B, M]`, or bfloat16 `[parts, number, B, M]`; None if no q is kept. With
-            `apart` bfloat16 `[parts, steps * units * blocks * own, B, M / blocks]`.
+            `apart` bfloat16 `[parts, all units * blocks * own, B, M / blocks]`.
         after: as in `exponentiate`.
-        writes: whether q of this step is wanted by itself.
+        writes: whether q of these units is wanted by itself.
 
     Returns:
-        q `[units, B, M]` or None, and the new `kept`.
+        q `[count, B, M]` or None, and the new `kept`.
     """
-    _, units, pieces, reads = slots.shape
+    all_units, pieces, reads = slots.shape
     _, batch, nodes = values.shape
     has_offsets = offsets is not None
     blocks = 1 if block_shifts is None else block_shifts.shape[1]
     keeps = kept is not None
     parts = kept.shape[0] if keeps and kept.ndim == 4 else 0
     shifts, selection = (None, None) if apart is None else apart
-    own = 0 if selection is None else selection.shape[3]
+    own = 0 if selection is None else selection.shape[2]
 
     def plain(
-        values, flows, slots, offsets, block_shifts, scales, shifts, selection, starts, step,
+        values, flows, slots, offsets, block_shifts, scales, shifts, selection, starts, units,
         places, kept, after,
     ):  # fmt: skip
         del after
         offsets = offsets if has_offsets else None
         return reference.flow_ratio(
             values, flows, slots, offsets, block_shifts, scales, shifts if own else None,
-            selection, starts, step, places, kept, blocks=blocks, writes=writes, keeps=keeps,
+            selection, starts, units, places, kept, blocks=blocks, writes=writes, keeps=keeps,
         )  # fmt: skip
 
     def kernel(*arrays):
@@ -92,15 +92,15 @@ def flow_ratio(
         size = nodes // pieces
         tile = row_tile(batch, size, 1024)
         *_, before, _ = arrays
-        now = (units, batch, nodes) if writes else (1,)
+        now = (units.count, batch, nodes) if writes else (1,)
         outputs = jax.ShapeDtypeStruct(now, jnp.float32), before
         return _launch.launch(
-            flow_ratio_kernel, *arrays, batch, units, reads,
-            len(shifts) // (len(slots) * units) if shifts is not None else 0,
+            flow_ratio_kernel, *arrays, batch, reads,
+            len(shifts) // all_units if shifts is not None else 0,
             before.shape[-3] if keeps else 1,
             out=tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in outputs),
             aliases={11: 1} if keeps else {}, num_warps=tile.warps,
-            grid=(units * pieces * -(-batch // tile.rows) * -(-size // tile.columns),),
+            grid=(units.count * pieces * -(-batch // tile.rows) * -(-size // tile.columns),),
             NODES=nodes, BLOCKS=blocks, OWN=own, PIECES=pieces, WIDTH=flows.shape[2],
             CHUNK=min(reads, _CHUNK), HAS_OFFSETS=has_offsets, WRITE=writes, KEEP=keeps,
             PARTS=parts, ROWS=tile.rows, COLUMNS=tile.columns,
@@ -112,8 +112,8 @@ def flow_ratio(
         jnp.zeros((1, 1, 1), jnp.float32) if block_shifts is None else block_shifts,
         jnp.zeros((1, 1), jnp.float32) if scales is None else scales,
         jnp.zeros((1, 1), jnp.float32) if shifts is None else shifts,
-        jnp.zeros((1, 1, 1, 1), jnp.int32) if selection is None else selection,
-        starts, step, places,
+        jnp.zeros((1, 1, 1), jnp.int32) if selection is None else selection,
+        starts, units, places,
         jnp.zeros(1, jnp.float32) if kept is None else kept, after,
     )  # fmt: skip
     return q if writes else None, kept_now if keeps else None

@@ -17,7 +17,7 @@ from jax.extend.core import jaxpr_as_fun
 from jaxjuice.ops._slots import match_varying, varying_axes
 from jaxjuice.ops.kernels import _assembly, _compilation, _worker
 from jaxjuice.ops.kernels._late import late
-from jaxjuice.ops.kernels._step import Step
+from jaxjuice.ops.kernels._units import Units
 
 
 class KernelWarning(UserWarning):
@@ -136,7 +136,7 @@ def launch(
 
     Args:
         kernel: a function under `triton.jit` that takes `arguments`, then pointers to the outputs.
-        arguments: arrays, among them `Step`s, of which the kernel takes the counter here and its
+        arguments: arrays, among them `Units`, of which the kernel takes the counter here and its
             numbers behind the arrays; then whole numbers.
         out: a `jax.ShapeDtypeStruct`, or a tuple of them.
         grid: how many programs.
@@ -146,11 +146,11 @@ def launch(
     """
     arrays = [a for a in arguments if not isinstance(a, int)]
     numbers = [a for a in arguments if isinstance(a, int)]
-    of_steps = chain.from_iterable(a.numbers for a in arrays if isinstance(a, Step))
+    of_units = chain.from_iterable(a.numbers for a in arrays if isinstance(a, Units))
     return call(
         kernel,
-        *(a.counter.reshape(1) if isinstance(a, Step) else a for a in arrays),
-        *of_steps,
+        *(a.counter.reshape(1) if isinstance(a, Units) else a for a in arrays),
+        *of_units,
         *numbers,
         out=out,
         grid=grid,
@@ -218,7 +218,7 @@ def dispatch(
         implementation: "triton", or "xla" for `reference` everywhere.
         kernel, reference: functions of arrays that return arrays, or tuples of them, of the same
             shapes.
-        arrays: arrays and `Step`s.
+        arrays: arrays and `Units`.
     """
     if implementation == "xla" or any(array.size == 0 for array in jax.tree.leaves(arrays)):
         return reference(*arrays)

@@ -9,12 +9,14 @@ _LOWEST = -1e30
 
 
 def exponentiate(
-    values, scales, table, lookups, slots, offsets, starts, step, places, kept, shifts, *,
+    values, scales, table, lookups, slots, offsets, starts, units, places, kept, shifts, *,
     width: int, logs: bool, joint: bool, writes: bool, keeps: bool,
 ) -> tuple[Array, Array, Array]:  # fmt: skip
     """See `kernels.exponentiate`."""
-    slots, start = slots[step.number], starts[step.number]
-    offsets = None if offsets is None else offsets[step.number]
+    per_unit = len(slots) // len(places)
+    places = units.take(places)
+    slots = units.take(slots, per_unit)
+    offsets = None if offsets is None else units.take(offsets, per_unit)
     groups, elements, _ = slots.shape
     batch = values.shape[1]
     e, scale = read(values, scales, table, logs, lookups, slots, offsets, width)
@@ -24,68 +26,67 @@ def exponentiate(
     total = most + jnp.max(e, axis=(1, 3), initial=_LOWEST)
     p = jnp.exp(e - (total - most)[:, None, :, None]).swapaxes(1, 2)
     p = p.reshape(groups, batch, elements * width)
-    if keeps and joint:
-        kept = _keep(kept, p, places[step.number])
-    elif keeps:
-        kept = lax.dynamic_update_slice_in_dim(kept, split(p, len(kept)), start, axis=1)
-    shifts = _write(shifts, total, start)
+    if not joint:
+        group = jnp.arange(per_unit, dtype=jnp.int32)
+        places = (places[:, None] * per_unit + group).reshape(-1)
+    if keeps:
+        kept = _keep(kept, p, places)
+    shifts = _write(shifts, total, units.take(starts) if joint else places)
     return p if writes else jnp.zeros(1, p.dtype), kept, shifts
 
 
 def forward(
-    p, shifts, firsts, weights, rows, selection, starts, step, values, scales, block_shifts, *,
+    p, shifts, places, weights, rows, selection, starts, units, values, scales, block_shifts, *,
     elements: int, product,
 ) -> tuple[Array, Array, Array]:  # fmt: skip
     """See `kernels.forward`."""
-    rows, selection, first = rows[step.number], selection[step.number], firsts[step.number]
-    units, blocks, _ = selection.shape
-    unit = jnp.arange(units, dtype=jnp.int32)[:, None, None]
-    most = shifts[first + unit * elements + selection].max(2)
+    places, rows, selection, starts = (
+        units.take(table) for table in (places, rows, selection, starts)
+    )
+    blocks = selection.shape[1]
+    m = _by_unit(shifts, elements)[places]
+    most = _selected(m, selection).max(2)
     scale = most.max(1)
-    x = _operand(join(p), shifts, most, selection, first, elements)
-    theta = join(weights[:, rows]).reshape(units, blocks, -1, x.shape[-1])
+    x = _operand(join(p), m, most, selection, places, elements)
+    theta = join(weights[:, rows]).reshape(units.count, blocks, -1, x.shape[-1])
     s = product(x, theta, ((3,), (3,)), ((0, 1), (0, 1)))  # [units, blocks, B, size]
     v = jnp.log(s) + (most - scale[:, None])[..., None]
-    v = v.swapaxes(1, 2).reshape(units, *values.shape[1:])
-    start = starts[step.number]
+    v = v.swapaxes(1, 2).reshape(units.count, *values.shape[1:])
     return (
-        _write(values, v, start),
-        _write(scales, scale, start),
-        _write(block_shifts, most, first // elements),
+        _write(values, v, starts),
+        _write(scales, scale, starts),
+        _write(block_shifts, most, places),
     )
 
 
 def element_flows(
-    p, shifts, block_shifts, q, weights, rows, readers, starts, step, flows, *, blocks: int, product
-) -> Array:
+    p, shifts, block_shifts, q, weights, rows, readers, starts, units, flows, *, blocks: int,
+    product,
+) -> Array:  # fmt: skip
     """See `kernels.element_flows`."""
-    rows, readers = rows[step.number], readers[step.number]
-    units, elements, _ = readers.shape
+    rows, readers = units.take(rows), units.take(readers)
+    count, elements, _ = readers.shape
     p = join(p)
     batch, width = p.shape[1:]
     own = weights.shape[3] // width
-    first, number = step.number * units * elements, units * elements
-    m = lax.dynamic_slice_in_dim(shifts, first, number).reshape(units, elements, batch)
-    most = lax.dynamic_slice_in_dim(block_shifts, step.number * units, units)
-    theta = join(weights[:, rows]).reshape(units, blocks, -1, own, width)
-    y = _by_reader(q, blocks, own)
-    y = lax.dynamic_slice_in_dim(y, step.number * units, units)
+    m = units.take(shifts, elements).reshape(count, elements, batch)
+    most = units.take(block_shifts)
+    theta = join(weights[:, rows]).reshape(count, blocks, -1, own, width)
+    y = units.take(_by_reader(q, blocks, own))
     back = product(y, theta, ((4,), (2,)), ((0, 1, 2), (0, 1, 3)))
-    back = back.reshape(units, blocks * own, batch, width)
-    count, readers = readers[..., 0], readers[..., 1:]
-    unit = jnp.arange(units, dtype=jnp.int32)[:, None]
-    total = jnp.zeros((units, elements, batch, width), p.dtype)
+    back = back.reshape(count, blocks * own, batch, width)
+    number, readers = readers[..., 0], readers[..., 1:]
+    unit = jnp.arange(count, dtype=jnp.int32)[:, None]
+    total = jnp.zeros((count, elements, batch, width), p.dtype)
     for n in range(readers.shape[2]):
-        real = n < count
+        real = n < number
         reader = jnp.where(real, readers[..., n], 0)
         more = back[unit, reader]
         if q.ndim == 3:
             more = more * jnp.exp(m - most[unit, reader // own])[..., None]
         total = total + jnp.where(real[..., None, None], more, 0.0)
-    factor = lax.dynamic_slice_in_dim(p, first, number).reshape(total.shape)
-    return _write(
-        flows, (factor * finite(total)).reshape(number, batch, width), starts[step.number]
-    )
+    f = units.take(p, elements).reshape(total.shape) * finite(total)
+    return _write_elements(flows, f, units.take(starts))
 
 
 def weight_gradient(
@@ -98,7 +99,8 @@ def weight_gradient(
     unit = jnp.arange(units, dtype=jnp.int32)[:, None, None]
     x = p.reshape(units, elements, batch, width)[unit, selection]
     if q.ndim == 3:
-        x = x * _ratios(shifts, block_shifts, selection, elements)[..., None]
+        m = shifts.reshape(units, elements, batch)
+        x = x * _ratios(m, block_shifts, selection)[..., None]
     y = _by_reader(q, blocks, own)
     real = (copies >= 0)[..., None, None, None, None]
     index = jnp.maximum(copies, 0)
@@ -128,7 +130,7 @@ def flow_ratio(
     shifts,
     selection,
     starts,
-    step,
+    units,
     places,
     kept,
     *,
@@ -137,44 +139,41 @@ def flow_ratio(
     keeps: bool,
 ) -> tuple[Array, Array]:
     """See `kernels.flow_ratio`."""
-    slots, start = slots[step.number], starts[step.number]
-    offsets = None if offsets is None else offsets[step.number]
-    units, pieces, _ = slots.shape
+    slots, starts = units.take(slots), units.take(starts)
+    offsets = None if offsets is None else units.take(offsets)
+    pieces = slots.shape[1]
     nodes = values.shape[2]
     f = pull(flows, slots, offsets, nodes // pieces)
-    f = f.swapaxes(1, 2).reshape(units, f.shape[2], nodes)
-    v = lax.dynamic_slice_in_dim(values, start, units)
+    f = f.swapaxes(1, 2).reshape(units.count, f.shape[2], nodes)
+    v = values[starts]
     if blocks > 1:
-        most = lax.dynamic_slice_in_dim(block_shifts, step.number * units, units)
-        correction = most - lax.dynamic_slice_in_dim(scales, start, units)[:, None]
+        correction = units.take(block_shifts) - scales[starts][:, None]
         v = v - jnp.repeat(correction.swapaxes(1, 2), nodes // blocks, axis=2)
     live = (f != 0) & (v > -jnp.inf)
     q = jnp.where(live, f * jnp.exp(jnp.minimum(-v, 88.3)), jnp.zeros_like(f))
     q = jnp.where(q > 3.38e38, jnp.asarray(3.38e38, q.dtype), q)  # bfloat16 ends there
     if shifts is not None:
-        return q, _keep_apart(kept, q, block_shifts, shifts, selection, step)
-    kept = _keep(kept, q, places[step.number]) if keeps else kept
+        return q, _keep_apart(kept, q, block_shifts, shifts, selection, units)
+    kept = _keep(kept, q, units.take(places)) if keeps else kept
     return q if writes else jnp.zeros(1, q.dtype), kept
 
 
-def _keep_apart(kept, q, block_shifts, shifts, selection, step) -> Array:
+def _keep_apart(kept, q, block_shifts, shifts, selection, units) -> Array:
     """r q for every element that a block reads, in parts."""
-    steps, units, blocks, own = selection.shape
-    batch, nodes = q.shape[1:]
-    number = len(shifts) // steps
-    now = lax.dynamic_slice_in_dim(shifts, step.number * number, number)
-    most = lax.dynamic_slice_in_dim(block_shifts, step.number * units, units)
-    r = _ratios(now, most, selection[step.number], number // units)
-    y = q.reshape(units, batch, blocks, 1, nodes // blocks).transpose(0, 2, 3, 1, 4) * r[..., None]
-    parts = split(y.reshape(units * blocks * own, batch, nodes // blocks), len(kept))
-    start = step.number * units * blocks * own
-    return lax.dynamic_update_slice_in_dim(kept, parts, start, axis=1)
+    all_units, blocks, own = selection.shape
+    count, batch, nodes = q.shape
+    elements = len(shifts) // all_units
+    m = units.take(shifts, elements).reshape(count, elements, batch)
+    r = _ratios(m, units.take(block_shifts), units.take(selection))
+    y = q.reshape(count, batch, blocks, 1, nodes // blocks).transpose(0, 2, 3, 1, 4) * r[..., None]
+    parts = split(y.reshape(count * blocks * own, batch, nodes // blocks), len(kept))
+    return lax.dynamic_update_slice_in_dim(kept, parts, units.start * (blocks * own), axis=1)
 
 
-def scale_flows(kept, back, places, starts, step, flows) -> Array:
+def scale_flows(kept, back, places, starts, units, flows) -> Array:
     """See `kernels.scale_flows`."""
-    f = kept[jnp.maximum(places[step.number], 0)] * finite(back)
-    return _write_elements(flows, f, starts[step.number])
+    f = kept[jnp.maximum(units.take(places), 0)] * finite(back)
+    return _write_elements(flows, _by_element(f, flows.shape[2]), units.take(starts))
 
 
 def pull(flows, slots, offsets, size: int) -> Array:
@@ -239,24 +238,28 @@ def _runs(array, slots, offsets, width: int) -> Array:
     return jnp.take_along_axis(rows, jnp.broadcast_to(columns, (*rows.shape[:-1], width)), axis=-1)
 
 
-def _operand(p, shifts, block_shifts, selection, first, elements: int) -> Array:
+def _operand(p, m, block_shifts, selection, places, elements: int) -> Array:
     """r p of every block's own elements side by side, `[units, blocks, B, own * width]`."""
     units, blocks, own = selection.shape
     batch, width = p.shape[1:]
-    number = units * elements
-    unit = jnp.arange(units, dtype=jnp.int32)[:, None, None]
-    x = lax.dynamic_slice_in_dim(p, first, number).reshape(units, elements, batch, width)
-    m = lax.dynamic_slice_in_dim(shifts, first, number)
-    x = x[unit, selection] * _ratios(m, block_shifts, selection, elements)[..., None]
+    x = _selected(_by_unit(p, elements)[places], selection)
+    x = x * _ratios(m, block_shifts, selection)[..., None]
     return x.swapaxes(2, 3).reshape(units, blocks, batch, own * width)
 
 
-def _ratios(shifts, block_shifts, selection, elements: int) -> Array:
-    """r = exp(m - M) `[units, blocks, own, B]`."""
-    units = len(selection)
-    unit = jnp.arange(units, dtype=jnp.int32)[:, None, None]
-    m = shifts.reshape(units, elements, -1)
-    return jnp.exp(m[unit, selection] - block_shifts[:, :, None])
+def _by_unit(x, elements: int) -> Array:
+    """`[units * elements, ...]` as `[units, elements, ...]`."""
+    return x.reshape(len(x) // elements, elements, *x.shape[1:])
+
+
+def _ratios(m, block_shifts, selection) -> Array:
+    """r = exp(m - M) `[units, blocks, own, B]`, m `[units, elements, B]`."""
+    return jnp.exp(_selected(m, selection) - block_shifts[:, :, None])
+
+
+def _selected(x, selection) -> Array:
+    """What blocks read of `[units, elements, ...]`: `[units, blocks, own, ...]`."""
+    return x[jnp.arange(len(x), dtype=jnp.int32)[:, None, None], selection]
 
 
 def _keep(kept, update, places) -> Array:
@@ -284,18 +287,19 @@ def join(parts) -> Array:
     return parts.astype(jnp.float32).sum(0)
 
 
-def dense_forward(p, weights, rows, places, starts, step, values, *, product) -> Array:
+def dense_forward(p, weights, rows, places, starts, units, values, *, product) -> Array:
     """See `kernels.dense_forward`."""
-    rows, places = rows[step.number], jnp.maximum(places[step.number], 0)
+    rows, places = units.take(rows), jnp.maximum(units.take(places), 0)
     s = product(join(p[:, places]), join(weights[:, rows]), ((2,), (2,)), ((0,), (0,)))
-    return _write(values, jnp.log(s), starts[step.number])
+    return _write(values, jnp.log(s), units.take(starts))
 
 
-def dense_backward(q, p, weights, rows, places, starts, step, flows, *, product) -> Array:
+def dense_backward(q, p, weights, rows, places, starts, units, flows, *, product) -> Array:
     """See `kernels.dense_backward`."""
-    rows, places = rows[step.number], jnp.maximum(places[step.number], 0)
+    rows, places = units.take(rows), jnp.maximum(units.take(places), 0)
     back = product(join(q[:, places]), join(weights[:, rows]), ((2,), (1,)), ((0,), (0,)))
-    return _write_elements(flows, join(p[:, places]) * finite(back), starts[step.number])
+    f = _by_element(join(p[:, places]) * finite(back), flows.shape[2])
+    return _write_elements(flows, f, units.take(starts))
 
 
 def dense_gradient(q, p, copies, *, product) -> Array:
@@ -305,16 +309,20 @@ def dense_gradient(q, p, copies, *, product) -> Array:
     return finite(product(q, p, ((1, 2), (1, 2)), ((0,), (0,))))
 
 
-def _write_elements(flows, f, start) -> Array:
+def _by_element(f, width: int) -> Array:
+    """`[units, B, elements * width]` as `[units, elements, B, width]`."""
     units, batch, children = f.shape
-    width = flows.shape[2]
-    elements = children // width
-    f = f.reshape(units, batch, elements, width).swapaxes(1, 2)
-    return _write(flows, f.reshape(units * elements, batch, width), start)
+    return f.reshape(units, batch, children // width, width).swapaxes(1, 2)
 
 
-def _write(array, update, start) -> Array:
-    return lax.dynamic_update_slice_in_dim(array, update, start, axis=0)
+def _write_elements(flows, f, starts) -> Array:
+    units, elements, batch, width = f.shape
+    slots = starts[:, None] + jnp.arange(elements, dtype=jnp.int32)
+    return _write(flows, f.reshape(units * elements, batch, width), slots.reshape(-1))
+
+
+def _write(array, update, slots) -> Array:
+    return jnp.asarray(array).at[slots].set(update)
 
 
 def empty(shape: tuple[int, ...], dtype) -> Array:

@@ -1,7 +1,7 @@
 """Random problems for every kernel, with answers in float64 that share no code with the package.
 
-Tables have three steps of which the second runs, and the last of several units of a step is padding
-(it has no place in what is kept).
+Tables are of three steps of which the second runs, and the last of several units of a step is
+padding (it has no place in what is kept).
 """
 
 from collections.abc import Callable
@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 
-from jaxjuice.ops.kernels import Step
+from jaxjuice.ops.kernels import Units
 
 LOWEST = -1e30
 STEPS, STEP = 3, 1
@@ -110,14 +110,24 @@ def as_arrays(*arrays: Any) -> tuple:
     return tuple(None if x is None else as_array(x) for x in arrays)
 
 
-def this_step() -> Step:
-    """The step that runs, as a loop that counts down by threes has it."""
-    return Step(jnp.asarray(2, jnp.int32), -3, 6 + STEP)
+def this_step(count: int) -> Units:
+    """The units of the step that runs, as a loop that counts down by threes has them."""
+    return Units(jnp.asarray(2, jnp.int32), -3 * count, (6 + STEP) * count, count)
 
 
-def make_starts(first: int, count: int) -> np.ndarray:
-    """Where `count` slots of each step start, from `first` on and not in the order of steps."""
-    return first + count * np.array([2, 0, 1])
+def by_unit(table: np.ndarray) -> np.ndarray:
+    """A table `[STEPS, units, ...]` as the kernels take it."""
+    return as_array(table.reshape(-1, *table.shape[2:]))
+
+
+def make_slots(rng, first: int, units: int, each: int = 1) -> np.ndarray:
+    """The first of `each` slots of each unit, from slot `first` on and in no order."""
+    return first + each * rng.permutation(STEPS * units).reshape(STEPS, units)
+
+
+def slots_of_step(starts: np.ndarray, each: int) -> np.ndarray:
+    """All slots of the step that runs, by unit."""
+    return (starts[STEP][:, None] + np.arange(each)).reshape(-1)
 
 
 def make_places(rng, units: int) -> np.ndarray:
@@ -127,10 +137,10 @@ def make_places(rng, units: int) -> np.ndarray:
     return places
 
 
-def written(before: np.ndarray, update: np.ndarray, start: int) -> np.ndarray:
-    """A copy in float64 with the slots from `start` on replaced; masked values stay so."""
+def written(before: np.ndarray, update: np.ndarray, slots: np.ndarray) -> np.ndarray:
+    """A copy in float64 with some slots replaced; masked values stay so."""
     after = np.ma.array(before.astype(np.float64))
-    after[start : start + len(update)] = update
+    after[slots] = update
     return after
 
 

@@ -13,9 +13,11 @@ from tests.kernels.cases._base import (
     as_arrays,
     as_finite,
     as_parts,
+    by_unit,
     keep_alone,
     make_factors,
-    make_starts,
+    make_slots,
+    slots_of_step,
     this_step,
     tolerance,
     written,
@@ -88,10 +90,6 @@ class _Blocks(NamedTuple):
         )  # fmt: skip
 
 
-def _by_step(x: np.ndarray) -> np.ndarray:
-    return as_array(x).reshape(STEPS, -1, *x.shape[1:])
-
-
 def _blocks(
     rng, units: int, blocks: int, nodes: int, elements: int, own: int, batch: int, width: int, *,
     spread: float = 3.0, zeros: bool = False, tied: bool = False,
@@ -125,6 +123,13 @@ def _blocks(
     return _Blocks(*as_arrays(p, shifts, block_shifts, weights, rows, positions, selection, q))
 
 
+def _at_places(x: np.ndarray, places: np.ndarray) -> np.ndarray:
+    """Arrays `[units * elements, ...]` with each unit where its place is."""
+    after = np.empty_like(x).reshape(len(places), len(x) // len(places), *x.shape[1:])
+    after[places] = x.reshape(after.shape)
+    return after.reshape(x.shape)
+
+
 SHAPE: dict[str, Any] = dict(units=2, blocks=3, nodes=6, elements=5, own=3, batch=17, width=33)
 
 
@@ -148,24 +153,27 @@ def forward(
     with np.errstate(divide="ignore"):
         gained = now.block_shifts.astype(float) - unit_shifts[:, None]
         v = np.log(s) + gained.swapaxes(1, 2)[..., None]
-    starts = make_starts(2, units)
+    starts = make_slots(rng, 2, units)
     values = as_array(rng.normal(size=(3 + STEPS * units, batch, nodes)))
     scales = as_array(rng.normal(size=values.shape[:2]))
-    p, shifts = (now if one_step else made)[:2]
+    places = rng.permutation(STEPS * units).reshape(STEPS, units)
+    if one_step:
+        places[STEP] = rng.permutation(units)
+    here = places[STEP] if one_step else places.reshape(-1)
+    p, shifts = (_at_places(x, here) for x in (now if one_step else made)[:2])
     kept = as_array(rng.normal(size=(len(shifts) // elements, shape["blocks"], batch)))
-    firsts = np.arange(STEPS) * (0 if one_step else units * elements)
     expected = (
         written(values, v.reshape(units, batch, nodes), starts[STEP]),
         written(scales, unit_shifts, starts[STEP]),
-        written(kept, now.block_shifts, 0 if one_step else STEP * units),
+        written(kept, now.block_shifts, places[STEP]),
     )
 
     def op(*arrays):
         return kernels.forward(*arrays[:-1], elements, precision, arrays[-1])
 
     arrays = (
-        as_parts(p), shifts, as_array(firsts), as_parts(made.weights), _by_step(made.rows),
-        _by_step(made.selection), as_array(starts), this_step(), values, scales, kept,
+        as_parts(p), shifts, by_unit(places), as_parts(made.weights), made.rows, made.selection,
+        by_unit(starts), this_step(units), values, scales, kept,
     )  # fmt: skip
     terms = own * (1 if alone else width)
     of_values = tolerance(precision, terms)  # the largest of some numbers is one of these
@@ -191,17 +199,18 @@ def element_flows(
     back = np.einsum("xkcb,xbki,xkicj->xcbj", now.ratios(), q, now.theta(width), optimize=True)
     f = np.ma.array(as_finite(back, huge) * now.element_values())
     f[(now.positions < 0).all(1)] = np.ma.masked
-    starts = make_starts(3, elements)
+    starts = make_slots(rng, 3, units, shape["elements"])
     before = as_array(rng.normal(size=(4 + STEPS * elements, batch, width)))
-    expected = written(before, f.reshape(elements, batch, width), starts[STEP])
+    f = f.reshape(elements, batch, width)
+    expected = written(before, f, slots_of_step(starts, shape["elements"]))
 
     def op(*arrays):
         return kernels.element_flows(*arrays[:-1], blocks, precision, arrays[-1])
 
     arrays = (
         as_parts(made.p), made.shifts, made.block_shifts, made.by_reader() if by_reader else made.q,
-        as_parts(made.weights), _by_step(made.rows), _by_step(made.readers()), as_array(starts),
-        this_step(), before,
+        as_parts(made.weights), made.rows, as_array(made.readers()), by_unit(starts),
+        this_step(units), before,
     )  # fmt: skip
     terms = 1 if alone else blocks * shape["nodes"]
     return Case(op, arrays, (expected,), tolerance(precision, terms), (False,))

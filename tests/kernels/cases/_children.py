@@ -15,8 +15,10 @@ from tests.kernels.cases._base import (
     as_arrays,
     as_finite,
     as_parts,
+    by_unit,
     make_places,
-    make_starts,
+    make_slots,
+    slots_of_step,
     sum_of_parts,
     this_step,
     with_kept,
@@ -77,7 +79,7 @@ def _children(
         table = rng.random((5, k))
         table[rng.random(table.shape) < 0.1] = 0
         rows = rng.integers(-2 if illegal else -1, 5, (3, batch))
-        rows[0, 0], rows[1, -1] = -1, -2 if illegal else 4
+        rows[0, :1], rows[1, -1:] = -1, -2 if illegal else 4
         slots = np.where(rng.random(slots.shape) < 0.5, -1 - rng.integers(0, 3, slots.shape), slots)
         slots[STEP, 0, 0, 0], slots[STEP, -1, -1, 0] = -1, -2
     if factors > 1:
@@ -91,7 +93,10 @@ def _children(
 def _read(made: _Children, logs: bool) -> tuple:
     """What the kernels take to read children, from a table of probabilities or of their `logs`."""
     table = jnp.log(made.table) if logs and made.table is not None else made.table
-    return made.values, made.scales, table, logs, made.lookups, made.slots, made.offsets
+    slots, offsets = (
+        None if x is None else x.reshape(-1, *x.shape[2:]) for x in (made.slots, made.offsets)
+    )
+    return made.values, made.scales, table, logs, made.lookups, slots, offsets
 
 
 def _told(p: np.ndarray, bad: np.ndarray) -> np.ndarray:
@@ -112,7 +117,7 @@ def exponentiate(
     # A NaN may spread to all elements of a unit and to its shift, but not to other samples.
     bad = np.isnan(e).any((1, 3))
     m = np.ma.array(np.maximum(np.where(np.isnan(e), -np.inf, e).max((1, 3)), LOWEST), mask=bad)
-    places, starts = make_places(rng, units), make_starts(len(made.scales), units)
+    places, starts = make_places(rng, units), make_slots(rng, len(made.scales), units)
     kept = as_array(rng.random((STEPS * units, batch, elements * width))) if keep else None
     if kept is not None and parts:  # of few digits, so that the parts add up to them
         kept = as_array(np.round(kept * 256) / 256)
@@ -125,21 +130,22 @@ def exponentiate(
     def expected(p, kept_now, scales):
         del p, kept_now
         # p is relative to m as it is stored, rounded: so nothing is lost.
-        shift = np.asarray(scales)[starts[STEP] : starts[STEP] + units].astype(float)
+        shift = np.asarray(scales)[starts[STEP]].astype(float)
         p = np.exp(e - shift[:, None, :, None]).swapaxes(1, 2)
         p = p.reshape(units, batch, elements * width)
         p = _told(p, bad[..., None])
         kept_now = None if kept is None else with_kept(kept, p, places[STEP])
         return None if parts else p, kept_now, written(before, m, starts[STEP])
 
-    def op(made, unit_scales, starts, step, places, kept, implementation):
+    def op(made, unit_scales, starts, now, places, kept, implementation):
         p, kept, scales = kernels.exponentiate(
-            *_read(made, logs), unit_scales, starts, step, places, kept, made.values, width,
+            *_read(made, logs), unit_scales, starts, now, places, kept, made.values, width,
             by_sample, implementation,
         )  # fmt: skip
         return p, sum_of_parts(kept) if parts else kept, scales
 
-    arrays = (made, unit_scales, as_array(starts), this_step(), as_array(places), before_kept)
+    tables = by_unit(starts), this_step(units), by_unit(places)
+    arrays = (made, unit_scales, *tables, before_kept)
     return Case(op, arrays, expected, 5e-5, (False, False, True))
 
 
@@ -157,36 +163,36 @@ def exponentiate_apart(
     padding = (made.slots[STEP] == 0).all(2)
     m = np.ma.array(m, mask=bad | padding[..., None])
     count = units * elements
-    firsts = make_starts(0, count)
-    first = firsts[STEP]
+    places = make_slots(rng, 0, units)
+    slots = slots_of_step(places * elements, elements)
     before = as_arrays(
         rng.integers(0, 256, (STEPS * count, batch, width)), rng.random((STEPS * count, batch))
     )
 
     def expected(_, shifts):
-        shift = np.asarray(shifts)[first : first + count].astype(float)
+        shift = np.asarray(shifts)[slots].astype(float)
         p = np.exp(e - shift.reshape(m.shape)[..., None])
         p = _told(p, bad[..., None])
         p[padding] = np.ma.masked
         return (
-            written(before[0], p.reshape(count, batch, width), first),
-            written(before[1], m.reshape(count, batch), first),
+            written(before[0], p.reshape(count, batch, width), slots),
+            written(before[1], m.reshape(count, batch), slots),
         )
 
-    def op(made, firsts, step, p, shifts, implementation):
+    def op(made, places, now, p, shifts, implementation):
         p, shifts = kernels.exponentiate_apart(
-            *_read(made, logs), firsts, step, p, shifts, made.values, by_sample, implementation
+            *_read(made, logs), places, now, p, shifts, made.values, by_sample, implementation
         )
         return sum_of_parts(p), shifts
 
-    arrays = made, as_array(firsts), this_step(), as_parts(before[0], parts), before[1]
+    arrays = made, by_unit(places), this_step(units), as_parts(before[0], parts), before[1]
     return Case(op, arrays, expected, 5e-5, (False, True))
 
 
 def scale_flows(seed: int = 0, *, units=2, elements=1, batch=17, width=33, infinite=False) -> Case:
     """`infinite`: so is some of what comes back, and some of p is 0."""
     rng = np.random.default_rng(seed)
-    places, starts = make_places(rng, units), make_starts(2, units * elements)
+    places, starts = make_places(rng, units), make_slots(rng, 2, units, elements)
     kept, back, before = as_arrays(
         rng.random((STEPS * units, batch, elements * width)),
         rng.random((units, batch, elements * width)),
@@ -200,6 +206,7 @@ def scale_flows(seed: int = 0, *, units=2, elements=1, batch=17, width=33, infin
         if place >= 0:
             product = kept[place].astype(float) * as_finite(back[x].astype(float), infinite)
             f[x] = product.reshape(batch, elements, width).swapaxes(0, 1)
-    expected = written(before, f.reshape(units * elements, batch, width), starts[STEP])
-    arrays = (kept, back, *as_arrays(places, starts), this_step(), before)
+    f = f.reshape(units * elements, batch, width)
+    expected = written(before, f, slots_of_step(starts, elements))
+    arrays = (kept, back, by_unit(places), by_unit(starts), this_step(units), before)
     return Case(kernels.scale_flows, arrays, (expected,), 1e-6, (False,))

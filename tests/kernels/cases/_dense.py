@@ -13,10 +13,12 @@ from tests.kernels.cases._base import (
     as_arrays,
     as_finite,
     as_parts,
+    by_unit,
     keep_alone,
     make_factors,
     make_places,
-    make_starts,
+    make_slots,
+    slots_of_step,
     this_step,
     tolerance,
     written,
@@ -72,15 +74,15 @@ def dense_forward(
     v = np.ma.masked_all((shape["units"], shape["batch"], shape["nodes"]))
     with np.errstate(divide="ignore"):
         v[real] = np.log(np.einsum("ubj,uij->ubi", p, theta))
-    starts = make_starts(2, shape["units"])
+    starts = make_slots(rng, 2, shape["units"])
     before = as_array(rng.normal(size=(3 + STEPS * shape["units"], *v.shape[1:])))
 
     def op(*arrays):
         return kernels.dense_forward(*arrays[:-1], precision, arrays[-1])
 
     arrays = (
-        as_parts(made.p), made.weights[None] if whole else as_parts(made.weights), made.rows,
-        made.places, as_array(starts), this_step(), before,
+        as_parts(made.p), made.weights[None] if whole else as_parts(made.weights),
+        *map(by_unit, (made.rows, made.places, starts)), this_step(shape["units"]), before,
     )  # fmt: skip
     expected = written(before, v, starts[STEP])
     terms = 1 if alone else elements * width
@@ -103,17 +105,18 @@ def dense_backward(
     f = np.ma.masked_all((units, elements, batch, width))
     product = p * as_finite(np.einsum("ubi,uij->ubj", q, theta), huge)
     f[real] = product.reshape(len(p), batch, elements, width).swapaxes(1, 2)
-    starts = make_starts(3, units * elements)
+    starts = make_slots(rng, 3, units, elements)
     before = as_array(rng.normal(size=(4 + STEPS * units * elements, batch, width)))
 
     def op(*arrays):
         return kernels.dense_backward(*arrays[:-1], precision, arrays[-1])
 
     arrays = (
-        as_parts(made.q), as_parts(made.p), as_parts(made.weights), made.rows, made.places,
-        as_array(starts), this_step(), before,
+        as_parts(made.q), as_parts(made.p), as_parts(made.weights),
+        *map(by_unit, (made.rows, made.places, starts)), this_step(units), before,
     )  # fmt: skip
-    expected = written(before, f.reshape(units * elements, batch, width), starts[STEP])
+    f = f.reshape(units * elements, batch, width)
+    expected = written(before, f, slots_of_step(starts, elements))
     terms = 1 if alone else shape["nodes"]
     return Case(op, arrays, (expected,), tolerance(precision, terms), (False,))
 

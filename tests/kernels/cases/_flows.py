@@ -10,8 +10,9 @@ from tests.kernels.cases._base import (
     as_array,
     as_arrays,
     as_parts,
+    by_unit,
     make_places,
-    make_starts,
+    make_slots,
     sum_of_parts,
     this_step,
     with_kept,
@@ -42,7 +43,8 @@ def flow_ratio(
 ) -> Case:  # fmt: skip
     """`own`: r q is kept for so many of a unit's elements by each block, in `parts`."""
     rng = np.random.default_rng(seed)
-    size, starts, places = nodes // pieces, make_starts(2, units), make_places(rng, units)
+    size, places = nodes // pieces, make_places(rng, units)
+    starts = make_slots(rng, 2, units)
     values = rng.normal(0, 20, (3 + STEPS * units, batch, nodes))
     values[rng.random(values.shape) < 0.1] = -np.inf
     values[starts[STEP], :1] = -95.0
@@ -67,7 +69,7 @@ def flow_ratio(
         values, flows, block_shifts, scales, shifts
     )
     f = _pulled(flows, slots[STEP], None if offset is None else offset[STEP], size)
-    now = slice(starts[STEP], starts[STEP] + units)
+    now = starts[STEP]
     of_step = slice(STEP * units, (STEP + 1) * units)
     v = values[now].astype(float)
     if block_shifts is not None and scales is not None:
@@ -82,11 +84,13 @@ def flow_ratio(
     if own and kept is not None and block_shifts is not None:
         r = np.exp(chosen[STEP].astype(float) - block_shifts[of_step][:, :, None])
         y = q.reshape(units, batch, blocks, 1, -1).transpose(0, 2, 3, 1, 4) * r[..., None]
-        kept_now = written(kept, y.reshape(-1, *kept.shape[1:]), STEP * units * blocks * own)
+        readers = np.arange(units * blocks * own) + STEP * units * blocks * own
+        kept_now = written(kept, y.reshape(-1, *kept.shape[1:]), readers)
     arrays = (
-        values, flows, *as_arrays(slots, offset), block_shifts, scales,
-        (shifts, as_array(selection)) if own else None, as_array(starts), this_step(),
-        as_array(places), as_parts(kept, parts) if kept is not None and parts else kept,
+        values, flows, by_unit(slots), None if offset is None else by_unit(offset), block_shifts,
+        scales, None if selection is None else (shifts, by_unit(selection)), by_unit(starts),
+        this_step(units), by_unit(places),
+        as_parts(kept, parts) if kept is not None and parts else kept,
     )  # fmt: skip
 
     def op(*arrays):

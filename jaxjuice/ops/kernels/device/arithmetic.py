@@ -13,9 +13,9 @@ LARGEST = tl.constexpr(3.4028234663852886e38)  # finite number in float32
 
 
 @triton.jit
-def step_number(counter, stride, first):
-    """Which step this is, from a `Step`'s counter and its `numbers`."""
-    return tl.load(counter) * stride + (first - 2)
+def first_unit(counter, stride, offset):
+    """The first of the units that run, from the counter and the `numbers` of a `Units`."""
+    return tl.load(counter) * stride + (offset - 2)
 
 
 @triton.jit

@@ -12,26 +12,25 @@ import triton.language as tl
 from jaxjuice.ops.kernels.device.arithmetic import (
     dot,
     finite,
+    first_unit,
     load_parts,
     load_sum,
     split,
-    step_number,
 )
 
 
 @triton.jit
 def block_shifts_kernel(
     shifts,  # [elements, B]: m
-    firsts,  # int32 [steps]: where in shifts the first element of the first unit is
-    selection,  # int32 [steps, units, BLOCKS, OWN]: which of the unit's elements a block reads
-    starts,  # int32 [steps]: the slot of the first unit
-    counter,  # int32 [1]: which step this is, see `step_number`
+    places,  # int32 [units]: where in block_shifts a unit is, and in shifts with all its elements
+    selection,  # int32 [units, BLOCKS, OWN]: which of the unit's elements a block reads
+    starts,  # int32 [units]: the slot of a unit
+    counter,  # int32 [1]: which units run, see `first_unit`
     scales_before,  # the same memory as scales
     block_shifts_before,  # the same memory as block_shifts
     stride,
-    first_step,
+    offset,
     B,
-    units,
     elements,  # of a unit
     blocks,
     scales,  # [slots, B]: the largest M of a unit
@@ -45,14 +44,12 @@ def block_shifts_kernel(
 
     Grid: units * tiles of ROWS samples.
     """
-    r = step_number(counter, stride, first_step)
     tiles = tl.cdiv(B, ROWS)
-    here = tl.program_id(0) // tiles
+    entry = first_unit(counter, stride, offset) + tl.program_id(0) // tiles
     b = (tl.program_id(0) % tiles) * ROWS + tl.arange(0, ROWS)
     real = b < B
-    first = tl.load(firsts + r) + here * elements
-    unit = (first // elements).to(tl.int64)
-    selection += (r * units + here) * blocks * OWN
+    unit = tl.load(places + entry).to(tl.int64)
+    selection += entry * blocks * OWN
     scale = tl.full([ROWS], float("-inf"), tl.float32)
     place = tl.arange(0, AT_ONCE * OWN_ROOM)
     for start in range(0, blocks, AT_ONCE):
@@ -60,7 +57,7 @@ def block_shifts_kernel(
         inside = (k < blocks) & (place % OWN_ROOM < OWN)
         c = tl.load(selection + k * OWN + place % OWN_ROOM, mask=inside, other=0)
         m = tl.load(
-            shifts + (first + c).to(tl.int64)[:, None] * B + b[None, :],
+            shifts + (unit * elements + c)[:, None] * B + b[None, :],
             mask=inside[:, None] & real[None, :], other=float("-inf"),
         )  # fmt: skip
         most = tl.max(tl.reshape(m, [AT_ONCE, OWN_ROOM, ROWS]), axis=1)
@@ -68,7 +65,7 @@ def block_shifts_kernel(
         out = (unit * blocks + block)[:, None] * B + b[None, :]
         tl.store(block_shifts + out, most, mask=(block < blocks)[:, None] & real[None, :])
         scale = tl.maximum(scale, tl.max(most, axis=0))
-    slot = (tl.load(starts + r) + here).to(tl.int64)
+    slot = tl.load(starts + entry).to(tl.int64)
     tl.store(scales + slot * B + b, scale, mask=real)
 
 
@@ -76,21 +73,20 @@ def block_shifts_kernel(
 def forward_kernel(
     p,  # [parts, elements, B, WIDTH]
     shifts,  # [elements, B]: m
-    firsts,  # int32 [steps]: where in p and shifts the first element of the first unit is
+    places,  # int32 [units]: where in block_shifts a unit is; in p, shifts with all its elements
     weights,  # [parts, rows, BLOCKS, SIZE, OWN * WIDTH]
-    rows,  # int32 [steps, units]
-    selection,  # int32 [steps, units, BLOCKS, OWN]: which of the unit's elements a block reads
-    starts,  # int32 [steps]: the slot of the first unit
-    counter,  # int32 [1]: which step this is, see `step_number`
+    rows,  # int32 [units]
+    selection,  # int32 [units, BLOCKS, OWN]: which of the unit's elements a block reads
+    starts,  # int32 [units]: the slot of a unit
+    counter,  # int32 [1]: which units run, see `first_unit`
     values_before,  # the same memory as values
     scales_before,  # the same memory as scales
     block_shifts_before,  # the same memory as block_shifts
     stride,
-    first_step,
+    offset,
     num_elements,  # in p
     num_rows,
     B,
-    units,
     elements,  # of a unit
     values,  # [slots, B, BLOCKS * SIZE]
     scales,  # [slots, B]: the largest M of a unit, to which its values are relative
@@ -115,17 +111,16 @@ def forward_kernel(
     STEPS: tl.constexpr = (WIDTH + DEPTH - 1) // DEPTH
     tiles = tl.cdiv(B, ROWS) * TILES
     tile = tl.program_id(0) % tiles
-    r = step_number(counter, stride, first_step)
     block = tl.program_id(0) // tiles
-    unit = block // BLOCKS
-    entry = r * units + unit
+    entry = first_unit(counter, stride, offset) + block // BLOCKS
     b = (tile // TILES) * ROWS + tl.arange(0, ROWS)
     i = (tile % TILES) * COLUMNS + tl.arange(0, COLUMNS)
     real, inside = b < B, i < SIZE
-    first = tl.load(firsts + r) + unit * elements
+    unit = tl.load(places + entry)
+    first = unit * elements
     selection += entry * (BLOCKS * OWN)
-    slot = (tl.load(starts + r) + unit).to(tl.int64)
-    block_shifts += ((first // elements).to(tl.int64) * BLOCKS + block % BLOCKS) * B
+    slot = tl.load(starts + entry).to(tl.int64)
+    block_shifts += (unit.to(tl.int64) * BLOCKS + block % BLOCKS) * B
     scales += slot * B
     if FOUND:
         most = tl.load(block_shifts + b, mask=real, other=0.0)
@@ -179,23 +174,22 @@ def forward_kernel(
 
 @triton.jit
 def element_flows_kernel(
-    p,  # [P_PARTS, elements of all steps, B, WIDTH]
-    shifts,  # [elements of all steps, B]: m
-    block_shifts,  # [units of all steps, BLOCKS, B]: M
-    q,  # [units of all steps, B, BLOCKS * SIZE]; if APART, r q [PARTS, units, BLOCKS, OWN, B, SIZE]
+    p,  # [P_PARTS, elements of all units, B, WIDTH]
+    shifts,  # [elements of all units, B]: m
+    block_shifts,  # [units, BLOCKS, B]: M
+    q,  # [units, B, BLOCKS * SIZE]; if APART, r q [PARTS, units, BLOCKS, OWN, B, SIZE]
     weights,  # [parts, rows, BLOCKS, SIZE, OWN * WIDTH]
-    rows,  # int32 [steps, units]
-    readers,  # int32 [steps, units, elements, 1 + most]: how many, and block * OWN + place of each
-    starts,  # int32 [steps]: the slot in flows of the first element
-    counter,  # int32 [1]: which step this is, see `step_number`
+    rows,  # int32 [units]
+    readers,  # int32 [units, elements, 1 + most]: how many, and block * OWN + place of each
+    starts,  # int32 [units]: the slot in flows of a unit's first element
+    counter,  # int32 [1]: which units run, see `first_unit`
     flows_before,  # the same memory as flows
     stride,
-    first_step,
-    num_elements,  # of all steps
-    num_readers,  # of all steps, if APART
+    offset,
+    num_elements,  # of all units
+    num_readers,  # of all units, if APART
     num_rows,
     B,
-    units,
     elements,
     most_readers,
     flows,  # [slots, B, WIDTH]
@@ -221,11 +215,10 @@ def element_flows_kernel(
     STEPS: tl.constexpr = (SIZE + DEPTH - 1) // DEPTH
     tiles = tl.cdiv(B, ROWS) * TILES
     tile = tl.program_id(0) % tiles
-    r = step_number(counter, stride, first_step)
+    begin = first_unit(counter, stride, offset)
     here = tl.program_id(0) // tiles
-    unit = here // elements
-    entry = r * units + unit
-    element = r * units * elements + here
+    entry = begin + here // elements
+    element = begin * elements + here
     readers += element * (1 + most_readers)
     count = tl.load(readers)
     if count == 0:
@@ -270,23 +263,23 @@ def element_flows_kernel(
         back = dot(y, y_middle, y_low, w, w_middle, w_low, back, PARTS, ROUNDED)
     mask = real[:, None] & within[None, :]
     factor = load_sum(p, p_size, place[:, None] * WIDTH + j[None, :], mask, P_PARTS)
-    slot = (tl.load(starts + r) + here).to(tl.int64)
+    slot = (tl.load(starts + entry) + here % elements).to(tl.int64)
     out = (slot * B + b)[:, None] * WIDTH + j[None, :]
     tl.store(flows + out, factor * finite(back), mask=mask)
 
 
 @triton.jit
 def weight_gradient_kernel(
-    p,  # [parts, elements of all steps, B, WIDTH]
-    shifts,  # [elements of all steps, B]: m
-    block_shifts,  # [units of all steps, BLOCKS, B]: M
+    p,  # [parts, elements of all units, B, WIDTH]
+    shifts,  # [elements of all units, B]: m
+    block_shifts,  # [units, BLOCKS, B]: M
     q,  # as element_flows_kernel takes it
-    readers,  # int32 [units of all steps, elements, 1 + most], as element_flows_kernel takes them
+    readers,  # int32 [units, elements, 1 + most], as element_flows_kernel takes them
     copies,  # int32 [rows, number]: the units that share a row of parameters; -1 for none
     factors,  # [.., BLOCKS, SIZE, OWN * WIDTH], if MULTIPLY
     rows,  # int32 [rows]: the factors of each row, if MULTIPLY
-    num_elements,  # of all steps
-    num_readers,  # of all steps, if APART
+    num_elements,  # of all units
+    num_readers,  # of all units, if APART
     B,
     elements,
     most_readers,

@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from jaxjuice.ops.kernels.device.arithmetic import fast_log, finite, step_number, store_parts
+from jaxjuice.ops.kernels.device.arithmetic import fast_log, finite, first_unit, store_parts
 
 LOWEST = tl.constexpr(-1e30)  # below every log-density, and finite
 
@@ -14,18 +14,19 @@ def exponentiate_kernel(
     scales,  # [slots, B]; perhaps the same memory as shifts
     table,  # [rows, K]: probabilities of leaves that have no slot of their own; if LOGS, their logs
     lookups,  # int32 [leaves, B]: their rows; -1 for a value of 0, -2 for NaN
-    slots,  # int32 [steps, groups, elements, factors]; 0: none, -1 - v: leaf v of `lookups`
+    slots,  # int32 [groups, elements, factors]; 0: none, -1 - v: leaf v of `lookups`
     offsets,  # int32, the same shape
-    starts,  # int32 [steps]: where in shifts the first group goes, and, if not JOINT, in kept
-    counter,  # int32 [1]: which step this is, see `step_number`
-    places,  # int32 [steps, groups], if JOINT: where in kept a group goes; -1 for nowhere
+    starts,  # int32 [groups], if JOINT: where in shifts a group goes
+    counter,  # int32 [1]: which units run, see `first_unit`
+    places,  # int32 [units]: where in kept a unit goes, and, if not JOINT, in shifts; -1: nowhere
     kept_before,  # the same memory as kept
     shifts_before,  # perhaps the same memory as shifts
     after,  # not read
     stride,
-    first_step,
+    offset,
     B,
-    groups,
+    groups,  # that run
+    per_unit,  # groups of a unit: 1 if JOINT
     elements,  # of a group
     factors,
     num_places,  # of kept
@@ -52,11 +53,10 @@ def exponentiate_kernel(
     Grid: groups * tiles of ROWS samples. A group is a unit with all its elements, or one element;
     of these, one without factors is padding, and nothing is written for it.
     """
-    r = step_number(counter, stride, first_step)
     tiles = tl.cdiv(B, ROWS)
     here = tl.program_id(0) % groups if BY_SAMPLE else tl.program_id(0) // tiles
     tile = tl.program_id(0) // groups if BY_SAMPLE else tl.program_id(0) % tiles
-    group = r * groups + here
+    group = first_unit(counter, stride, offset) * per_unit + here
     b = tile * ROWS + tl.arange(0, ROWS)
     real = b < B
     slots += group * elements * factors
@@ -69,9 +69,9 @@ def exponentiate_kernel(
     # relative to the rounded sum, so that the rounding cancels and does not add up with depth.
     shift = tl.full([ROWS], LOWEST, tl.float32)
     out = p + ((here.to(tl.int64) * B + b) * (elements * WIDTH))[:, None]
-    kept_place = tl.load(starts + r) + here
-    if JOINT and KEEP:
-        kept_place = tl.load(places + group)
+    kept_place = group
+    if KEEP:
+        kept_place = tl.load(places + group // per_unit) * per_unit + group % per_unit
     keep = kept + ((kept_place.to(tl.int64) * B + b) * (elements * WIDTH))[:, None]
     size = tl.full([], num_places, tl.int64) * B * (elements * WIDTH)
     if ONE_TILE:
@@ -122,8 +122,8 @@ def exponentiate_kernel(
                 if KEEP:
                     column = c * WIDTH + j[None, :]
                     _keep(keep, size, column, e, mask & (kept_place >= 0), PARTS)
-    place = (tl.load(starts + r) + here).to(tl.int64) * B + b
-    tl.store(shifts + place, total, mask=real)
+    slot = tl.load(starts + group) if JOINT else kept_place
+    tl.store(shifts + slot.to(tl.int64) * B + b, total, mask=real)
 
 
 @triton.jit
@@ -193,15 +193,14 @@ def _read_scale(scales, slots, factors, b, real, B):
 @triton.jit
 def scale_kernel(
     kept,  # [places, B, elements * WIDTH]
-    back,  # [units, B, elements * WIDTH]
-    places,  # int32 [steps, units]; -1 for padding
-    starts,  # int32 [steps]: the slot of the first unit's first element
-    counter,  # int32 [1]: which step this is, see `step_number`
+    back,  # [units that run, B, elements * WIDTH]
+    places,  # int32 [units]; -1 for padding
+    starts,  # int32 [units]: the slot of a unit's first element
+    counter,  # int32 [1]: which units run, see `first_unit`
     flows_before,  # the same memory as flows
     stride,
-    first_step,
+    offset,
     B,
-    units,
     elements,
     flows,  # [slots, B, WIDTH]
     WIDTH: tl.constexpr,
@@ -214,11 +213,11 @@ def scale_kernel(
     """
     TILES: tl.constexpr = (WIDTH + COLUMNS - 1) // COLUMNS
     tiles = tl.cdiv(B, ROWS) * TILES
-    r = step_number(counter, stride, first_step)
     element = tl.program_id(0) // tiles
     tile = tl.program_id(0) % tiles
     unit = element // elements
-    place = tl.load(places + r * units + unit)
+    entry = first_unit(counter, stride, offset) + unit
+    place = tl.load(places + entry)
     if place >= 0:
         b = (tile // TILES) * ROWS + tl.arange(0, ROWS)
         j = (tile % TILES) * COLUMNS + tl.arange(0, COLUMNS)
@@ -228,7 +227,7 @@ def scale_kernel(
         p = tl.load(kept + p_row[:, None] + column[None, :], mask=mask, other=0.0)
         row = (unit.to(tl.int64) * B + b) * (elements * WIDTH)
         x = tl.load(back + row[:, None] + column[None, :], mask=mask, other=0.0)
-        slot = (tl.load(starts + r) + element).to(tl.int64)
+        slot = (tl.load(starts + entry) + element % elements).to(tl.int64)
         tl.store(flows + (slot * B + b)[:, None] * WIDTH + j[None, :], p * finite(x), mask=mask)
 
 

@@ -9,10 +9,10 @@ import triton.language as tl
 from jaxjuice.ops.kernels.device.arithmetic import (
     dot,
     finite,
+    first_unit,
     load_and_split,
     load_parts,
     load_sum,
-    step_number,
     store_parts,
 )
 
@@ -47,17 +47,16 @@ def transpose_kernel(x, M, N, out, TILE: tl.constexpr):
 def dense_forward_kernel(
     p,  # [parts, places, B, children]
     weights,  # [parts, rows, NODES, children]; float32 [1, rows, ...] if split where they are read
-    rows,  # int32 [steps, units]
-    places,  # int32 [steps, units]: where p of a unit is; -1 for padding
-    starts,  # int32 [steps]: the slot of the first unit
-    counter,  # int32 [1]: which step this is, see `step_number`
+    rows,  # int32 [units]
+    places,  # int32 [units]: where p of a unit is; -1 for padding
+    starts,  # int32 [units]: the slot of a unit
+    counter,  # int32 [1]: which units run, see `first_unit`
     values_before,  # the same memory as values
     stride,
-    first_step,
+    offset,
     num_places,
     num_rows,
     B,
-    units,
     children,
     values,  # [slots, B, NODES]
     NODES: tl.constexpr,
@@ -74,13 +73,12 @@ def dense_forward_kernel(
     """
     column_tiles = tl.cdiv(B, COLUMNS)
     tiles = column_tiles * ((NODES + ROWS - 1) // ROWS)
-    unit = tl.program_id(0) // tiles
+    entry = first_unit(counter, stride, offset) + tl.program_id(0) // tiles
     tile = tl.program_id(0) % tiles
-    r = step_number(counter, stride, first_step)
-    place = tl.load(places + r * units + unit).to(tl.int64)
+    place = tl.load(places + entry).to(tl.int64)
     if place < 0:
         return
-    row = tl.load(rows + r * units + unit).to(tl.int64)
+    row = tl.load(rows + entry).to(tl.int64)
     i = (tile // column_tiles) * ROWS + tl.arange(0, ROWS)
     b = (tile % column_tiles) * COLUMNS + tl.arange(0, COLUMNS)
     inside, real = i < NODES, b < B
@@ -112,7 +110,7 @@ def dense_forward_kernel(
             s = dot(w, w_middle, w_low, x, x_middle, x_low, s, PARTS, ROUNDED)
     if APART:
         s += s_middle + s_low
-    slot = (tl.load(starts + r) + unit).to(tl.int64)
+    slot = tl.load(starts + entry).to(tl.int64)
     out = (slot * B + b)[None, :] * NODES + i[:, None]
     tl.store(values + out, tl.log(s), mask=real[None, :] & inside[:, None])
 
@@ -122,17 +120,16 @@ def dense_backward_kernel(
     q,  # [parts, places, B, NODES]
     p,  # [P_PARTS, places, B, elements * WIDTH]
     weights,  # [parts, rows, NODES, elements * WIDTH]
-    rows,  # int32 [steps, units]
-    places,  # int32 [steps, units]: where q and p of a unit are; -1 for padding
-    starts,  # int32 [steps]: the slot of the first unit's first element
-    counter,  # int32 [1]: which step this is, see `step_number`
+    rows,  # int32 [units]
+    places,  # int32 [units]: where q and p of a unit are; -1 for padding
+    starts,  # int32 [units]: the slot of a unit's first element
+    counter,  # int32 [1]: which units run, see `first_unit`
     flows_before,  # the same memory as flows
     stride,
-    first_step,
+    offset,
     num_places,
     num_rows,
     B,
-    units,
     children,
     flows,  # [slots, B, WIDTH]
     NODES: tl.constexpr,
@@ -152,13 +149,12 @@ def dense_backward_kernel(
     CHILDREN = elements * WIDTH
     column_tiles = tl.cdiv(B, COLUMNS)
     tiles = column_tiles * ((CHILDREN + ROWS - 1) // ROWS)
-    unit = tl.program_id(0) // tiles
+    entry = first_unit(counter, stride, offset) + tl.program_id(0) // tiles
     tile = tl.program_id(0) % tiles
-    r = step_number(counter, stride, first_step)
-    place = tl.load(places + r * units + unit).to(tl.int64)
+    place = tl.load(places + entry).to(tl.int64)
     if place < 0:
         return
-    row = tl.load(rows + r * units + unit).to(tl.int64)
+    row = tl.load(rows + entry).to(tl.int64)
     j = (tile // column_tiles) * ROWS + tl.arange(0, ROWS)
     b = (tile % column_tiles) * COLUMNS + tl.arange(0, COLUMNS)
     within, real = j < CHILDREN, b < B
@@ -182,7 +178,7 @@ def dense_backward_kernel(
         back = dot(w, w_middle, w_low, y, y_middle, y_low, back, PARTS, ROUNDED)
     mask = real[None, :] & within[:, None]
     factor = load_sum(p, p_size, b[None, :] * CHILDREN + j[:, None], mask, P_PARTS)
-    slot = (tl.load(starts + r) + unit * elements + j // WIDTH).to(tl.int64)
+    slot = (tl.load(starts + entry) + j // WIDTH).to(tl.int64)
     out = (slot[:, None] * B + b[None, :]) * WIDTH + (j % WIDTH)[:, None]
     tl.store(flows + out, factor * finite(back), mask=mask)
 

@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from jaxjuice.ops.kernels.device.arithmetic import step_number, store_parts
+from jaxjuice.ops.kernels.device.arithmetic import first_unit, store_parts
 
 LARGEST_EXPONENT = tl.constexpr(88.3)  # exp of it is finite in float32
 LARGEST_RATIO = tl.constexpr(3.38e38)  # what bfloat16 does not round to infinity
@@ -13,27 +13,26 @@ LARGEST_RATIO = tl.constexpr(3.38e38)  # what bfloat16 does not round to infinit
 def flow_ratio_kernel(
     values,  # [slots, B, NODES]
     flows,  # [slots, B, WIDTH]
-    slots,  # int32 [steps, units, PIECES, reads]; 0 for none
+    slots,  # int32 [units, PIECES, reads]; 0 for none
     offsets,  # int32, the same shape
-    block_shifts,  # [units of all steps, BLOCKS, B]: M, if BLOCKS > 1
+    block_shifts,  # [units, BLOCKS, B]: M, if BLOCKS > 1
     scales,  # [slots, B]: what the values are relative to, if BLOCKS > 1
-    shifts,  # [elements of all steps, B]: m, if OWN
-    selection,  # int32 [steps, units, BLOCKS, OWN]: which of the unit's elements a block reads
-    starts,  # int32 [steps]: the slot of the first unit
-    counter,  # int32 [1]: which step this is, see `step_number`
-    places,  # int32 [steps, units]: where in kept a unit goes; -1 for nowhere
+    shifts,  # [elements of all units, B]: m, if OWN
+    selection,  # int32 [units, BLOCKS, OWN]: which of the unit's elements a block reads
+    starts,  # int32 [units]: the slot of a unit
+    counter,  # int32 [1]: which units run, see `first_unit`
+    places,  # int32 [units]: where in kept a unit goes; -1 for nowhere
     kept_before,  # the same memory as kept
     after,  # not read
     stride,
-    first_step,
+    offset,
     B,
-    units,
     reads,
     elements,  # of a unit, if OWN
     num_places,  # of kept
-    q,  # [units, B, NODES], if WRITE
+    q,  # [units that run, B, NODES], if WRITE
     # With KEEP [places, B, NODES]; with PARTS [PARTS, places, B, NODES]; with OWN
-    # [PARTS, units of all steps, BLOCKS, OWN, B, NODES / BLOCKS].
+    # [PARTS, units, BLOCKS, OWN, B, NODES / BLOCKS].
     kept,
     NODES: tl.constexpr,
     BLOCKS: tl.constexpr,
@@ -56,22 +55,22 @@ def flow_ratio_kernel(
     TILES: tl.constexpr = (SIZE + COLUMNS - 1) // COLUMNS
     tiles = tl.cdiv(B, ROWS) * TILES
     tile = tl.program_id(0) % tiles
-    r = step_number(counter, stride, first_step)
     unit = (tl.program_id(0) // tiles) // PIECES
+    here = first_unit(counter, stride, offset) + unit
     piece = (tl.program_id(0) // tiles) % PIECES
     b = (tile // TILES) * ROWS + tl.arange(0, ROWS)
     j = (tile % TILES) * COLUMNS + tl.arange(0, COLUMNS)
     mask = (b < B)[:, None] & (j < SIZE)[None, :]
     f = tl.zeros([ROWS, COLUMNS], tl.float32)
-    entry = ((r * units + unit) * PIECES + piece) * reads
+    entry = (here * PIECES + piece) * reads
     f = _pull(
         f, flows, slots + entry, offsets + entry, reads, b, j, mask, B, WIDTH, CHUNK, HAS_OFFSETS
     )
     node = piece * SIZE + j
-    slot = (tl.load(starts + r) + unit).to(tl.int64)
+    slot = tl.load(starts + here).to(tl.int64)
     v = tl.load(values + (slot * B + b)[:, None] * NODES + node[None, :], mask=mask, other=0.0)
     if BLOCKS > 1:
-        block = (r * units + unit).to(tl.int64) * BLOCKS + node // (NODES // BLOCKS)
+        block = here.to(tl.int64) * BLOCKS + node // (NODES // BLOCKS)
         scale = tl.load(scales + slot * B + b, mask=b < B, other=0.0)
         most = tl.load(block_shifts + block[None, :] * B + b[:, None], mask=mask, other=0.0)
         v -= most - scale[:, None]  # as it was added
@@ -87,14 +86,14 @@ def flow_ratio_kernel(
         for own in range(OWN):
             reader = block * OWN + own
             c = tl.load(selection + reader, mask=j < SIZE, other=0)
-            element = ((r * units + unit) * elements + c).to(tl.int64)
+            element = (here * elements + c).to(tl.int64)
             m = tl.load(shifts + element[None, :] * B + b[:, None], mask=mask, other=0.0)
             # Of what is masked m - most is no ratio, and its exponential may be infinite.
             y = tl.where(mask, ratio * tl.exp(m - most), 0.0)
             out = (reader[None, :] * B + b[:, None]) * (NODES // BLOCKS) + column[None, :]
             store_parts(kept, size, out, y, mask, PARTS)
     elif KEEP:
-        place = tl.load(places + r * units + unit)
+        place = tl.load(places + here)
         out = (place.to(tl.int64) * B + b)[:, None] * NODES + node[None, :]
         mask = mask & (place >= 0)
         if PARTS == 0:
