@@ -26,9 +26,11 @@ from jaxjuice.passes._fused_layers import (
     gradient_lists,
     keeps_apart,
     layer_tables,
+    layers_in_parts,
     multiplies_in_parts,
     plan_launches,
     readers_of,
+    splits_where_read,
     start_ratios,
     start_saved,
     unit_weights,
@@ -117,12 +119,9 @@ def _split_weights(
     walk: Walk, weights: dict[str, Array], batch: int, save: bool
 ) -> dict[str, Array]:
     """The weights that kernels multiply with, see `FusedPass`."""
-    readers: dict[str, list[SumLayer]] = {}
-    for layer in (layer for stage in walk.program.stages for layer in stage):
-        if multiplies_in_parts(layer, walk.precision, batch):
-            readers.setdefault(layer.weights.group, []).append(layer)
     return {
-        group: _split_group(walk, weights[group], r, batch, save) for group, r in readers.items()
+        group: _split_group(walk, weights[group], layers, batch, save)
+        for group, layers in layers_in_parts(walk, batch).items()
     }
 
 
@@ -130,9 +129,7 @@ def _split_group(
     walk: Walk, weights: Array, layers: list[SumLayer], batch: int, save: bool
 ) -> Array:
     weights = _as_rows(weights)
-    blocks = max(layer.num_blocks for layer in layers)
-    units = sum(int(np.count_nonzero(layer.weights.real)) for layer in layers)
-    if kernels.splits_where_read(blocks, units * batch // len(weights), save):
+    if splits_where_read(walk, layers, batch, save):
         return weights[None]
     roles: list[ops.Role] = [forward_role(layer, batch) for layer in layers]
     if save:

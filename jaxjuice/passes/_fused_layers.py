@@ -16,7 +16,8 @@ from jaxjuice.passes._launches import LaunchedStage, UnitList, launch_stage
 from jaxjuice.passes._lookup import ValueSlots
 from jaxjuice.passes._walk import Walk, parameter_copies
 
-# What p of one launch may take, where no backward pass needs it later; of one unit it may be more.
+# What a launch may need for a while, of each part of operands in parts: with so little for all
+# three, launches do not fill a GPU. One unit may need more.
 _SCRATCH_BYTES = 64 * 2**20
 
 
@@ -47,6 +48,23 @@ def forward_role(layer: SumLayer, batch: int) -> ops.Role:
     """What the layer's product is when it computes values."""
     dense = ops.is_dense(layer.block_nodes, layer.num_children, batch, ops.LL)
     return "dense_forward" if dense else "forward"
+
+
+def layers_in_parts(walk: Walk, batch: int) -> dict[str, list[SumLayer]]:
+    """The layers whose products run in the kernels, by parameter group."""
+    found: dict[str, list[SumLayer]] = {}
+    for layer in (layer for stage in walk.program.stages for layer in stage):
+        if multiplies_in_parts(layer, walk.precision, batch):
+            found.setdefault(layer.weights.group, []).append(layer)
+    return found
+
+
+def splits_where_read(walk: Walk, layers: Sequence[SumLayer], batch: int, save: bool) -> bool:
+    """Whether the kernels' products split the weights of a group, which these layers share."""
+    group = walk.program.sum_groups[layers[0].weights.group]
+    blocks = max(layer.num_blocks for layer in layers)
+    units = sum(int(np.count_nonzero(layer.weights.real)) for layer in layers)
+    return kernels.splits_where_read(blocks, units * batch // group.num_params, save)
 
 
 class Empty:
@@ -80,12 +98,12 @@ def plan_launches(walk: Walk, stage: Sequence[SumLayer], batch: int, save: bool)
 def _scratch(walk: Walk, layer: SumLayer, batch: int, save: bool) -> int:
     """Bytes of what a unit has during its launch alone.
 
-    That is p, where it is not kept until the pass backward; of XLA's products, operands and result.
+    That is a part of p, where it is not kept until the pass backward; of XLA's products, an operand
+    and the result.
     """
     if not multiplies_in_parts(layer, walk.precision, batch):
         return 4 * (layer.num_children + layer.num_nodes) * batch
-    parts = kernels.stored_parts(walk.precision, forward_role(layer, batch), batch, save)
-    return 0 if save else 2 * parts * layer.num_elements * layer.width * batch
+    return 0 if save else 2 * layer.num_elements * layer.width * batch
 
 
 def start_saved(walk: Walk, units: UnitList, batch: int, save: bool, empty: Empty) -> FusedSaved:

@@ -1,12 +1,19 @@
 """What every layer's products run in on an NVIDIA GPU, and why."""
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 from jaxjuice import ops
 from jaxjuice.compiler import SumLayer, align_columns
 from jaxjuice.ops import Propagation, kernels
 from jaxjuice.passes._fused import is_fusable
-from jaxjuice.passes._fused_layers import multiplies_in_parts
+from jaxjuice.passes._fused_layers import (
+    forward_role,
+    layers_in_parts,
+    multiplies_in_parts,
+    plan_launches,
+    splits_where_read,
+)
 from jaxjuice.passes._walk import Walk
 
 
@@ -28,6 +35,11 @@ class LayerPlan:
             that make the scale, if any do.
         runs_on: "XLA"; in fused steps, for products of the Triton kernels, how many in bfloat16
             stand for one: "Triton, 1 and 3" forward and backward.
+        launches, launches_with_flows: in how many groups the products start, one group after
+            another, in a pass forward without flows, and with flows in both passes each. Fused
+            steps that do not depend on one another start together, as far as there is room.
+        splits_weights: whether Triton's products split float32 weights where they read them, if no
+            flows follow. If not, and with flows, a pass over the weights does it before.
     """
 
     stage: int
@@ -40,6 +52,9 @@ class LayerPlan:
     forward: str
     backward: str
     runs_on: str
+    launches: int
+    launches_with_flows: int
+    splits_weights: bool
 
 
 @dataclass(frozen=True)
@@ -57,12 +72,21 @@ class Plan:
     layers: tuple[LayerPlan, ...]
 
     def __str__(self) -> str:
-        rows = [("layer", "products", "path", "why", "forward", "backward", "runs on")]
+        rows = [
+            ("layer", "products", "path", "why", "forward", "backward", "runs on", "launches",
+             "weights are split"),
+        ]  # fmt: skip
         for layer in self.layers:
             shapes = f"[{layer.num_rows}, {layer.num_children}] x [{layer.num_children}, "
             products = f"{layer.num_products} of {shapes}{layer.num_nodes}]"
             what = layer.path, layer.reason, layer.forward, layer.backward, layer.runs_on
-            rows.append((f"sum, stage {layer.stage}", products, *what))
+            launches = f"{layer.launches}"
+            if layer.launches_with_flows != layer.launches:
+                launches += f", with flows {layer.launches_with_flows}"
+            split = "where read; with flows, before" if layer.splits_weights else "before"
+            if layer.runs_on == "XLA":
+                split = ""
+            rows.append((f"sum, stage {layer.stage}", products, *what, launches, split))
         how = "fused steps of Triton kernels" if self.fused else "XLA's own operations"
         return f"{align_columns(rows)}\non an NVIDIA GPU, in float32: {how}"
 
@@ -77,14 +101,16 @@ def make_plan(walk: Walk, batch_size: int, *, fusable: bool) -> Plan:
     """
     program, how = walk.program, (walk.propagation, walk.precision)
     fused = fusable and walk.propagation == ops.LL and not walk.scales and is_fusable(program)
-    layers = (
-        _plan_layer(index, layer, batch_size, *how, fused)
+    layers = tuple(
+        _plan_layer(index, layer, batch_size, *how)
         if scale is None
         else _plan_scaled_layer(index, layer, batch_size, *how)
         for index, stage in enumerate(program.stages)
         for layer, scale in zip(stage, walk.layer_scales(index), strict=True)
     )
-    return Plan(batch_size, fused, tuple(layers))
+    if fused:
+        layers = tuple(_in_fused_steps(walk, layers, batch_size))
+    return Plan(batch_size, fused, layers)
 
 
 def describe_path(layer: SumLayer) -> str:
@@ -95,12 +121,13 @@ def describe_path(layer: SumLayer) -> str:
 
 
 def _plan_layer(
-    index: int, layer: SumLayer, batch: int, propagation: Propagation, precision: str, fused: bool
+    index: int, layer: SumLayer, batch: int, propagation: Propagation, precision: str
 ) -> LayerPlan:
     nodes, children = layer.block_nodes, layer.num_children
-    products = int(layer.weights.real.sum()) * layer.num_blocks
+    size = batch, nodes, children, int(layer.weights.real.sum()) * layer.num_blocks
+    on_xla = "XLA", layer.num_steps, layer.num_steps, False
     if propagation.is_max:
-        return LayerPlan(index, batch, nodes, children, products, "maxima", "MPE", "", "", "XLA")
+        return LayerPlan(index, *size, "maxima", "MPE", "", "", *on_xla)
     dense = ops.is_dense(nodes, children, batch, propagation)
     role: ops.Role = "dense_forward" if dense else "forward"
     forward, backward = (_algorithm(precision, r, batch) for r in (role, "backward"))
@@ -111,12 +138,33 @@ def _plan_layer(
         reason = propagation.algorithm
     elif nodes < ops.DENSE_NODES:
         reason = f"{nodes} nodes < {ops.DENSE_NODES}"
-    runs_on = "XLA"
-    if fused and multiplies_in_parts(layer, precision, batch):
-        ways = (kernels.products(precision, r, batch) for r in (role, "backward"))
-        runs_on = "Triton, {} and {}".format(*(way.number for way in ways))
-    size = batch, nodes, children, products
-    return LayerPlan(index, *size, path, reason, forward, backward, runs_on)
+    return LayerPlan(index, *size, path, reason, forward, backward, *on_xla)
+
+
+def _in_fused_steps(walk: Walk, plans: tuple[LayerPlan, ...], batch: int) -> Iterator[LayerPlan]:
+    """The plans of layers, if passes run in fused steps."""
+    in_parts = layers_in_parts(walk, batch).items()
+    splitting = {name for name, layers in in_parts if splits_where_read(walk, layers, batch, False)}
+    plan = iter(plans)
+    for stage in walk.program.stages:
+        alone, with_flows = (
+            plan_launches(walk, stage, batch, save).lists for save in (False, True)
+        )
+        for layer, units, more in zip(stage, alone, with_flows, strict=True):
+            found = replace(
+                next(plan),
+                launches=units.num_launches,
+                launches_with_flows=more.num_launches,
+            )
+            if multiplies_in_parts(layer, walk.precision, batch):
+                roles: tuple[ops.Role, ...] = (forward_role(layer, batch), "backward")
+                ways = (kernels.products(walk.precision, role, batch).number for role in roles)
+                found = replace(
+                    found,
+                    runs_on="Triton, {} and {}".format(*ways),
+                    splits_weights=layer.weights.group in splitting,
+                )
+            yield found
 
 
 def _plan_scaled_layer(
@@ -148,7 +196,8 @@ def _plan_scaled_layer(
         backward = "" if factors is None else backward
     if propagation.algorithm != "LL":
         reason = f"{reason}, {propagation.algorithm}"
-    return LayerPlan(index, rows, nodes, children, products, path, reason, forward, backward, "XLA")
+    size, what = (rows, nodes, children, products), (path, reason, forward, backward)
+    return LayerPlan(index, *size, *what, "XLA", layer.num_steps, layer.num_steps, False)
 
 
 def _algorithm(precision: str, role: ops.Role, batch: int) -> str:

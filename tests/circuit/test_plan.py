@@ -3,7 +3,9 @@
 import pytest
 
 import jaxjuice as juice
+from jaxjuice.distributions import Categorical
 from jaxjuice.parameterizations import BlockScale, LowRank
+from jaxjuice.passes import _fused_layers
 from tests.fused import padded_tree, picking
 
 
@@ -39,6 +41,38 @@ def test_where_products_run() -> None:
     assert runs_on(apart, implementation="xla") == {"XLA"}
     assert runs_on(apart, propagation="GeneralLL", alpha=2.0) == {"XLA"}
     assert runs_on(picking()) == {"Triton, 1 and 3", "XLA"}
+
+
+def test_launches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps of a stage; of fused ones, those that depend on one another, cut to what has room."""
+    root = juice.structures.RAT_SPN(64, 64, 3, 2, input_dist=Categorical(4))
+
+    def launches(**options) -> list[tuple[int, int]]:
+        layers = juice.compile(root, **options).plan(64).layers
+        return [(layer.launches, layer.launches_with_flows) for layer in layers]
+
+    steps = [stage[0].num_steps for stage in juice.compile(root).program.stages]
+    assert launches(implementation="xla") == [(n, n) for n in steps] == [(1, 1), (3, 3), (1, 1)]
+    # 16 units are sums of leaves; 8 and 4 lie above them, on two levels.
+    assert launches() == [(1, 1), (2, 2), (1, 1)]
+    monkeypatch.setattr(_fused_layers, "_SCRATCH_BYTES", 5 * (2 * 64 * 64))
+    assert launches() == [(4, 1), (3, 2), (1, 1)]
+    assert "4, with flows 1" in str(juice.compile(root).plan(64))
+
+
+def test_where_weights_are_split() -> None:
+    """Where they are read: of few samples, before flows, of units of one block, by the kernels."""
+
+    def splits(root, batch: int = 64, **options) -> list[bool]:
+        layers = juice.compile(root, **options).plan(batch).layers
+        return [layer.splits_weights for layer in layers if layer.num_nodes > 1]
+
+    apart, tied = juice.structures.HMM(5, 64, 4, homogeneous=False), juice.structures.HMM(5, 64, 4)
+    assert splits(apart) == [True]
+    assert splits(apart, 15) == splits(apart, implementation="xla") == [False]
+    assert splits(tied, 1024, precision="fp32") == [False]
+    assert splits(tied, 64, precision="fp32") == [True]
+    assert not any(splits(picking()))
 
 
 def test_the_plan_tells_whether_steps_are_fused() -> None:

@@ -163,19 +163,11 @@ def test_paths_of_made_up_layers(num_nodes: int, num_children: int, path: str) -
 def test_plans_print() -> None:
     pc = juice.compile(juice.structures.HMM(4, 1024, 2))
     lines = str(pc.plan(512, precision="fp32")).splitlines()
-    assert lines[0].split() == [
-        "layer",
-        "products",
-        "path",
-        "why",
-        "forward",
-        "backward",
-        "runs",
-        "on",
-    ]
+    columns = "layer products path why forward backward runs on launches weights are split"
+    assert lines[0].split() == columns.split()
     assert "3 of [512, 1024] x [1024, 1024]" in lines[1] and "dense" in lines[1]
-    assert lines[1].endswith("TF32_TF32_F32_X3  TF32_TF32_F32_X3  Triton, 6 and 6")
-    assert "1 nodes < 1024" in lines[2] and lines[2].endswith("XLA")
+    assert re.search(r"TF32_TF32_F32_X3  TF32_TF32_F32_X3  Triton, 6 and 6 +3 +before$", lines[1])
+    assert "1 nodes < 1024" in lines[2] and re.search(r"XLA +1$", lines[2])
     assert lines[-1].endswith("fused steps of Triton kernels")
     assert "262144 child values < 524288" in str(pc.plan(256))
     assert "float32" in str(pc.plan(15)) and "BF16" not in str(pc.plan(15))

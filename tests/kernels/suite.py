@@ -116,6 +116,7 @@ _add(cases.flow_ratio, "apart-pieces", blocks=4, own=3, parts=3, pieces=2, batch
 _add(cases.leaf_counts, "one", tables=1, copies=1, categories=1, batch=1, nodes=1, reads=1)
 _add(cases.leaf_counts, "small", batch=7, nodes=7)
 _add(cases.leaf_counts, "many-reads", reads=9, batch=3, tables=2)
+_add(cases.leaf_counts, "many-reads-last", reads=6, first=3)
 _add(cases.leaf_counts, "everyday")
 _add(cases.leaf_counts, "pieces-offsets", pieces=2, offsets=True, reads=5, batch=5)
 _add(cases.leaf_counts, "last", first=4)

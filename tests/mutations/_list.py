@@ -44,12 +44,13 @@ _PARTS = "ops/kernels/_parts.py"
 
 KERNELS = [
     Mutation(
-        "children of the first step in every step", _CHILDREN,
-        "group = r * groups + here", "group = here", _interpreted("exponentiate-small"),
+        "children of the first launch in every launch", _CHILDREN,
+        "group = first_unit(counter, stride, offset) * per_unit + here", "group = here",
+        _interpreted("exponentiate-small"),
     ),
     Mutation(
-        "shifts where the first step has them", _CHILDREN,
-        "tl.load(starts + r) + here", "tl.load(starts) + here", _interpreted("exponentiate-small"),
+        "all units have their shifts where the first does", _CHILDREN,
+        "tl.load(starts + group)", "tl.load(starts)", _interpreted("exponentiate-small"),
     ),
     Mutation(
         "p of padding is kept", _CHILDREN,
@@ -89,8 +90,9 @@ KERNELS = [
         "offsets += c * factors", "pass", _interpreted("exponentiate-elements-offsets"),
     ),
     Mutation(
-        "places of the first step in every step", _CHILDREN,
-        "places + r * units + unit", "places + unit", _interpreted("scale_flows-elements3"),
+        "places of the first launch in every launch", _CHILDREN,
+        "entry = first_unit(counter, stride, offset) + unit", "entry = unit",
+        _interpreted("scale_flows-elements3"),
     ),
     Mutation(
         "an element takes the flows of the first", _CHILDREN,
@@ -120,7 +122,7 @@ KERNELS = [
     ),
     Mutation(
         "every step of a loop is its first", _ARITHMETIC,
-        "tl.load(counter) * stride + (first - 2)", "stride * 0 + (first - 2)",
+        "tl.load(counter) * stride + (offset - 2)", "stride * 0 + (offset - 2)",
         _interpreted("exponentiate-small"),
     ),
     Mutation(
@@ -156,9 +158,9 @@ KERNELS = [
         "selection += entry * (BLOCKS * OWN)", "selection += 0", _interpreted("forward-small"),
     ),
     Mutation(
-        "shifts of a step lie where those of all do", _BLOCKS,
-        "((first // elements).to(tl.int64) * BLOCKS + block % BLOCKS) * B",
-        "((r * units + unit).to(tl.int64) * BLOCKS + block % BLOCKS) * B",
+        "shifts of a launch lie where those of all do", _BLOCKS,
+        "(unit.to(tl.int64) * BLOCKS + block % BLOCKS) * B",
+        "(entry.to(tl.int64) * BLOCKS + block % BLOCKS) * B",
         _interpreted("forward-one-step"),
     ),
     Mutation(
@@ -194,9 +196,19 @@ KERNELS = [
     ),
     Mutation(
         "the category before is counted, too", _FLOWS,
-        "low = (first + row % categories) * members",
-        "low = (first + row % categories) * members - 1",
+        "key < low + members", "key < low + members + 1",
         _interpreted("leaf_counts-everyday"),
+    ),
+    Mutation(
+        "a program's categories start anew", _FLOWS,
+        "place = (pid.to(tl.int64) * categories + category)",
+        "place = (pid.to(tl.int64) * categories + start)",
+        _interpreted("leaf_counts-many-reads"),
+    ),
+    Mutation(
+        "all programs count the first categories", _FLOWS,
+        "low = (first + start) * members", "low = first * members",
+        _interpreted("leaf_counts-many-reads"),
     ),
     Mutation(
         "the first sample of a category is left out", _FLOWS,
@@ -289,8 +301,8 @@ KERNELS = [
         _interpreted("dense_forward-small", "dense_backward-small"),
     ),
     Mutation(
-        "dense parameters of the first step in every step", _DENSE,
-        "row = tl.load(rows + r * units + unit)", "row = tl.load(rows + unit)",
+        "dense parameters of the first launch in every launch", _DENSE,
+        "row = tl.load(rows + entry)", "row = tl.load(rows + (tl.program_id(0) // tiles))",
         _interpreted("dense_forward-small"),
     ),
     Mutation(
@@ -339,7 +351,8 @@ KERNELS = [
     ),
     Mutation(
         "the second element lies where the first does", _DENSE,
-        "unit * elements + j // WIDTH", "unit * elements", _interpreted("dense_backward-elements"),
+        "tl.load(starts + entry) + j // WIDTH", "tl.load(starts + entry) + j * 0",
+        _interpreted("dense_backward-elements"),
     ),
     Mutation(
         "copies of dense units that are none", _DENSE,
@@ -372,6 +385,7 @@ _PLAN = "passes/_plan.py"
 _WALK = "passes/_walk.py"
 _FUSED = "passes/_fused.py"
 _FUSED_LAYERS = "passes/_fused_layers.py"
+_LAUNCHES = "passes/_launches.py"
 _LOOKUP = "passes/_lookup.py"
 _REFERENCE = "ops/kernels/_reference.py"
 _LAYOUT = "compiler/_layout.py"
@@ -385,6 +399,7 @@ def _in(path: str, words: str = "") -> tuple[str, ...]:
 _MODES = "tests/circuit/test_precision.py"
 _OPS = "tests/ops/test_sum_layer.py"
 _PASSES = "tests/circuit/test_fused.py"
+_LAUNCHED = "tests/circuit/test_launches.py"
 
 XLA = [
     Mutation(
@@ -520,7 +535,8 @@ XLA = [
     ),
     Mutation(
         "a block is shifted by the least of its elements", _REFERENCE,
-        "+ selection].max(2)", "+ selection].min(2)", _in(_PASSES, "drowned"),
+        "_selected(m, selection).max(2)", "_selected(m, selection).min(2)",
+        _in(_PASSES, "drowned"),
     ),
     Mutation(
         "corrections the wrong way", _REFERENCE,
@@ -528,9 +544,38 @@ XLA = [
         _in(_PASSES, "test_small_batches and 1 and picking"),
     ),
     Mutation(
-        "steps of a loop run in the order of those of the pass forward", _FUSED,
-        "last, sign = count - 1, -1 if reverse else 1", "last, sign = count - 1, 1",
-        _in(_PASSES, "steps_of_a_loop"),
+        "launches of a loop run in the order of those of the pass forward", _FUSED,
+        "run.repeats - 1, -1 if reverse else 1", "run.repeats - 1, 1",
+        _in(_PASSES, "launches_of_a_run"),
+    ),
+    Mutation(
+        "steps that read what others compute are joined", _LAUNCHES,
+        "if r == steps or needed[r] >= low:", "if r == steps:", _in(_LAUNCHED),
+    ),
+    Mutation(
+        "padding is launched", _LAUNCHES,
+        "grid = grid[layer.weights.real.reshape(-1)[grid]]", "pass", _in(_LAUNCHED),
+    ),
+    Mutation(
+        "a copy of a step costs nothing", _LAUNCHES,
+        "_COPY = 3", "_COPY = 0", _in(_LAUNCHED),
+    ),
+    Mutation(
+        "what has no room is launched whole", _LAUNCHES,
+        "number = -(-launch.count // limit)", "number = 1", _in(_LAUNCHED),
+    ),
+    Mutation(
+        "the rest of what was cut is left out", _LAUNCHES,
+        "        if rest:\n", "        if rest < 0:\n", _in(_LAUNCHED),
+    ),
+    Mutation(
+        "what a unit needs is not counted where no flows follow", _FUSED_LAYERS,
+        "return 0 if save else", "return 0 if not save else", _in(_PASSES, "is_bounded"),
+    ),
+    Mutation(
+        "a plan has the launches of the pass alone for those with flows", _PLAN,
+        "launches_with_flows=more.num_launches", "launches_with_flows=units.num_launches",
+        _in("tests/circuit/test_plan.py", "launches"),
     ),
     Mutation(
         "weights are split where a pass backward reads them, too", _PARTS,
@@ -538,8 +583,9 @@ XLA = [
         _in(_PASSES, "split_where"),
     ),
     Mutation(
-        "weights are split where they are read however often", _FUSED,
-        "units * batch // len(weights)", "batch // len(weights)", _in(_PASSES, "split_where"),
+        "weights are split where they are read however often", _FUSED_LAYERS,
+        "units * batch // group.num_params", "batch // group.num_params",
+        _in(_PASSES, "split_where"),
     ),
     Mutation(
         "r q is kept however much it is", "ops/kernels/_flows.py",

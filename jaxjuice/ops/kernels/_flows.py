@@ -11,6 +11,8 @@ from jaxjuice.ops.kernels._units import Units
 # How many reads of a thread are in flight. A table's length is no constant of a kernel: every
 # constant costs a compilation.
 _CHUNK = 4
+# See `leaf_counts`.
+_MANY_READS = 4
 
 
 def keeps_apart(blocks: int, nodes: int, own: int, elements: int, width: int) -> bool:
@@ -149,6 +151,10 @@ def leaf_counts(
     pieces, reads = slots.shape[1:]
     batch = flows.shape[1]
     has_offsets = offsets is not None
+    # Flows that many leaves read are read again from the GPU's cache, if programs that run at a
+    # time have few columns of all of them.
+    shared = reads >= _MANY_READS
+    most, at_once, chunk = (128, 4, 2 * _CHUNK) if shared else (1024, 1, _CHUNK)
 
     def plain(flows, slots, offsets, keys, leaves):
         offsets = offsets if has_offsets else None
@@ -159,14 +165,15 @@ def leaf_counts(
     def kernel(flows, slots, offsets, keys, leaves):
         from jaxjuice.ops.kernels.device.flows import leaf_counts_kernel
 
-        tile = row_tile(1, nodes, 1024)
+        tile = row_tile(1, nodes, most)
         return _launch.launch(
             leaf_counts_kernel, flows, slots, offsets, keys, leaves, members, first, categories,
             batch, reads,
             out=jax.ShapeDtypeStruct((tables, categories, nodes), jnp.float32),
-            grid=(tables * categories, -(-nodes // tile.columns)), num_warps=tile.warps,
-            NODES=nodes, PIECES=pieces, WIDTH=flows.shape[2], CHUNK=min(reads, _CHUNK),
-            HAS_OFFSETS=has_offsets, COLUMNS=tile.columns,
+            grid=(tables * -(-categories // at_once), -(-nodes // tile.columns)),
+            num_warps=tile.warps, NODES=nodes, PIECES=pieces, WIDTH=flows.shape[2],
+            CHUNK=min(reads, chunk), HAS_OFFSETS=has_offsets, AT_ONCE=at_once,
+            COLUMNS=tile.columns,
         )  # fmt: skip
 
     offsets = jnp.zeros((1, 1, 1), jnp.int32) if offsets is None else offsets

@@ -58,7 +58,7 @@ def dense_backward_tile(units: int, children: int, batch: int, nodes: int, parts
         return _fit(Tile(128, 64, 32, 8, 3), children, batch, nodes)
     if nodes > 256:
         return _fit(Tile(128, 128, 64, 8, 3), children, batch, nodes)
-    return _fit(Tile(64, 128, 32, 4, 4), children, batch, nodes)
+    return _fit(Tile(128, 64, 32, 4, 3), children, batch, nodes)
 
 
 def dense_gradient_tile(
@@ -67,9 +67,9 @@ def dense_gradient_tile(
     """For `units` products `[nodes, batch] x [batch, children]` of operands in `parts`."""
     if not _is_large(units, nodes, children):
         return _small_tile(nodes, children, batch, parts)
-    tiles = units * -(-nodes // 128) * -(-children // 256)
+    tiles = units * -(-nodes // 256) * -(-children // 128)
     if tiles >= _PROGRAMS and parts < 3 and not rounded:
-        return _fit(Tile(128, 256, 32, 8, 3), nodes, children, batch)
+        return _fit(Tile(256, 128, 32, 8, 4), nodes, children, batch)
     return _fit(Tile(128, 128, 64 if parts < 3 else 32, 8, 3), nodes, children, batch)
 
 

@@ -6,6 +6,7 @@ import triton.language as tl
 from jaxjuice.ops.kernels.device.arithmetic import first_unit, store_parts
 
 LARGEST_EXPONENT = tl.constexpr(88.3)  # exp of it is finite in float32
+LAST = tl.constexpr(2**31 - 1)  # above every key
 LARGEST_RATIO = tl.constexpr(3.38e38)  # what bfloat16 does not round to infinity
 
 
@@ -121,21 +122,21 @@ def leaf_counts_kernel(
     WIDTH: tl.constexpr,
     CHUNK: tl.constexpr,
     HAS_OFFSETS: tl.constexpr,
+    AT_ONCE: tl.constexpr,  # categories of a program
     COLUMNS: tl.constexpr,
 ):
     """The flows of every category, added up over samples and tied leaves in a fixed order.
 
-    Grid: (tables * categories, tiles of COLUMNS nodes).
+    Grid: (tables * groups of AT_ONCE categories, tiles of COLUMNS nodes).
     """
     SIZE: tl.constexpr = NODES // PIECES
-    row = tl.program_id(0)
+    groups = tl.cdiv(categories, AT_ONCE)
     node = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     mask = node < NODES
-    pid = row // categories
+    pid = tl.program_id(0) // groups
+    start = (tl.program_id(0) % groups) * AT_ONCE
     keys += pid.to(tl.int64) * members
-    low = (first + row % categories) * members
-    high = low + members
-    total = tl.zeros([1, COLUMNS], tl.float32)
+    low = (first + start) * members
     # The first key not below `low`, by bisection.
     i = tl.zeros([], tl.int32)
     stop = i + members
@@ -144,29 +145,32 @@ def leaf_counts_kernel(
         below = tl.load(keys + middle) < low
         i = tl.where(below, middle + 1, i)
         stop = tl.where(below, stop, middle)
-    key = tl.load(keys + i, mask=i < members, other=high)
-    while key < high:
-        member = key - low
-        leaf = tl.load(leaves + pid * (members // B) + member // B)
-        b = member % B
-        if PIECES == 1:
-            total = _pull(
-                total, flows, slots + leaf * reads, offsets + leaf * reads, reads,
-                b + tl.zeros([1], tl.int32), node, mask[None, :], B, WIDTH, CHUNK, HAS_OFFSETS,
-            )  # fmt: skip
-        else:
-            entry = (leaf * PIECES + node // SIZE) * reads
-            for n in range(reads):
-                slot = tl.load(slots + entry + n, mask=mask, other=0)
-                place = (slot.to(tl.int64) * B + b) * WIDTH + node % SIZE
-                if HAS_OFFSETS:
-                    place += tl.load(offsets + entry + n, mask=mask, other=0)
-                more = tl.load(flows + place, mask=mask & (slot > 0), other=0.0)
-                total += more[None, :]
-        i += 1
-        key = tl.load(keys + i, mask=i < members, other=high)
-    place = row.to(tl.int64) * NODES + node
-    tl.store(counts + place[None, :], total, mask=mask[None, :])
+    key = tl.load(keys + i, mask=i < members, other=LAST)
+    for category in range(start, min(start + AT_ONCE, categories)):
+        low = (first + category) * members
+        total = tl.zeros([1, COLUMNS], tl.float32)
+        while key < low + members:
+            member = key - low
+            leaf = tl.load(leaves + pid * (members // B) + member // B)
+            b = member % B
+            if PIECES == 1:
+                total = _pull(
+                    total, flows, slots + leaf * reads, offsets + leaf * reads, reads,
+                    b + tl.zeros([1], tl.int32), node, mask[None, :], B, WIDTH, CHUNK, HAS_OFFSETS,
+                )  # fmt: skip
+            else:
+                entry = (leaf * PIECES + node // SIZE) * reads
+                for n in range(reads):
+                    slot = tl.load(slots + entry + n, mask=mask, other=0)
+                    place = (slot.to(tl.int64) * B + b) * WIDTH + node % SIZE
+                    if HAS_OFFSETS:
+                        place += tl.load(offsets + entry + n, mask=mask, other=0)
+                    more = tl.load(flows + place, mask=mask & (slot > 0), other=0.0)
+                    total += more[None, :]
+            i += 1
+            key = tl.load(keys + i, mask=i < members, other=LAST)
+        place = (pid.to(tl.int64) * categories + category) * NODES + node
+        tl.store(counts + place[None, :], total, mask=mask[None, :])
 
 
 @triton.jit
